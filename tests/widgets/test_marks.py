@@ -48,16 +48,14 @@ def activation_memory(read, model, tokens, split, recompute):
         read.text(f"{term.name} amounts to", *beside, beside=f"{term.name} kept")
         read.text(f"{term.name} is", beside=f"{term.name} kept")
 
-    def on_rank(t, sequence, recompute):
-        return activation_bytes_per_layer(shape, 1, tokens, recompute=recompute, dropout=dropout, tensor_parallel=t,
-                                          sequence_parallel=sequence)
-
     n = t if t > 1 else 8
     ways = {"nothing split": (1, False, "none"), f"tensor parallel, t = {n}": (n, False, "none"),
             "... and sequence": (n, True, "none"), "tensor, core recomputed": (n, False, "selective"),
             "... and sequence, core": (n, True, "selective"), "layers recomputed": (1, False, "full")}
+    held = {name: activation_bytes_per_layer(shape, 1, tokens, recompute=policy, dropout=dropout, tensor_parallel=each,
+                                             sequence_parallel=cut) for name, (each, cut, policy) in ways.items()}
     present = next((name for name, way in ways.items() if way == (t, sequence, recompute)), "none of them")
-    read.bars([(name, on_rank(*way), [on_rank(*way)]) for name, way in ways.items()], present)
+    read.bars([(name, amount, [amount]) for name, amount in held.items()], present)
 
 
 def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
@@ -81,17 +79,17 @@ def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
     caps = {"each alone": 0, **{f"{cap} MiB": cap for cap in sorted({1, 2, 5, 10, 25, 50, 100, 250, 500} | (
         {bucket_cap_mb} - {0, 10_000}))}, "all in one": 10_000}
     exposed = {name: step(cap).exposed_s for name, cap in caps.items()}
-    tallest = max(read.marks[f"{name} would expose"].at[3] for name in caps)
+    tallest = max(read.marks[f"{name} would expose"].at[3] for name in caps) / (max(exposed.values()) or 1)
     foot = read.box("each alone would expose")[3]
-    for name, cap in caps.items():
-        tall = tallest * exposed[name] / (max(exposed.values()) or 1)
-        read.rect(f"{name} would expose", y=(foot - tall, foot), role="present" if cap == bucket_cap_mb else "other")
-        read.text(f"{name} exposes", exposed[name])
-        read.text(name, *[cap * MIB] * name[0].isdigit())
-        left, _, right, _ = read.box(f"{name} would expose")
-        assert all(left < read.marks[key].at[0] < right for key in (name, f"{name} exposes"))
     lefts = [read.box(f"{name} would expose")[0] for name in caps]
     assert lefts == sorted(lefts)
+    for name, cap in caps.items():
+        left, _, right, _ = read.box(f"{name} would expose")
+        read.rect(f"{name} would expose", y=(foot - tallest * exposed[name], foot),
+                  role="present" if cap == bucket_cap_mb else "other")
+        for key, *numbers in ((f"{name} exposes", exposed[name]), (name, *[cap * MIB] * name[0].isdigit())):
+            read.text(key, *numbers)
+            assert left < read.marks[key].at[0] < right
 
 
 def expert_load_shares(read, balancing, strength, gain):
@@ -321,20 +319,18 @@ def stragglers(read, scheme, who, slowdown, slack):
             if start < 24:  # ordinary steps, of 0.1 s
                 read.rect(f"rank {rank} span {number}", at.cut(0.1 * start, 0.1 * end), role=colours[what])
     read.grid({(rank, 0): f"rank {rank} span 0" for rank in range(4)})
-    bound = 32 if slack is None else slack
-    rows = {"synchronous": ("synchronous", 0), f"local SGD, H = {bound + 1}": ("local", bound),
-            f"asynchronous, s = {bound}": ("asynchronous", bound), "asynchronous, no bound": ("asynchronous", None)}
-    present = next(name for name, (other, with_slack) in rows.items()
-                   if other == scheme and (other == "synchronous" or with_slack == slack))
-
-    def row(name):
-        ran = run(*rows[name])
+    bound, rows = 32 if slack is None else slack, []
+    for name, how in {"synchronous": ("synchronous", 0), f"local SGD, H = {bound + 1}": ("local", bound),
+                      f"asynchronous, s = {bound}": ("asynchronous", bound),
+                      "asynchronous, no bound": ("asynchronous", None)}.items():
+        if how[0] == scheme and (scheme == "synchronous" or how[1] == slack):
+            present = name
+        ran = run(*how)
         end = max(steps[-1][0] for steps in ran.steps)
         rate = sum(end / 2 < when - 1e-9 * end <= end for steps in ran.steps for when, _ in steps) / (end / 2) / 0.4
         stale = max(stale for steps in ran.steps for _, stale in steps)
-        return name, rate, [rate, *[stale] * (stale > 0 and not name.endswith("no bound"))]
-
-    read.bars([row(name) for name in rows], present)
+        rows.append((name, rate, [rate, *[stale] * (stale > 0 and how[1] is not None)]))
+    read.bars(rows, present)
 
 
 def team_view(read, name, snapshot):
@@ -342,13 +338,12 @@ def team_view(read, name, snapshot):
     tables = [each["values"] for rank in ranks.values() for each in rank["names"] if each["name"] == name]
     for number, rank in ranks.items():
         read.text(f"rank {number}", int(number))
-        total, gone = sum(rank["by_kind"].values()), 0
-        bars = {kind: held for kind, held in rank["by_kind"].items() if held}
-        wide = sum(read.marks[f"rank {number} {kind}"].at[2] for kind in bars)
-        left = read.box(f"rank {number} {next(iter(bars))}")[0]
-        for kind, held in bars.items():
-            read.rect(f"rank {number} {kind}", (left + wide * gone / total, left + wide * (gone + held) / total),
-                      hint=[int(number), held], role=kind.replace("_", " "))
+        bars, gone = {f"rank {number} {kind}": held for kind, held in rank["by_kind"].items() if held}, 0
+        left, wide = read.box(next(iter(bars)))[0], sum(read.marks[bar].at[2] for bar in bars)
+        at = Ruler((0, left), (sum(bars.values()), left + wide))
+        for bar, held in bars.items():
+            kind = bar.removeprefix(f"rank {number} ").replace("_", " ")
+            read.rect(bar, at.span(gone, gone + held), hint=[int(number), held], role=kind)
             gone += held
         assert read.take(f"rank {number} where").text == rank["where"]
         lines = [each for each in rank["names"] if name in ("all names", each["name"])]
@@ -403,15 +398,14 @@ def token_dispatch_queues(read, skew, k, capacity_factor, balancing):
         busiest = rows == max(work) > min(work)
         read.text(f"rank {rank} computes", rank, rows, role="finding" if busiest else "small")
     others = {None: "no limit", 2.0: "factor 2", 1.5: "factor 1.5", 1.0: "factor 1"}
-
-    def row(factor):
+    rows = []
+    for factor, name in others.items():
         other = token_dispatch.dispatch(skew, k, factor, balancing)
-        kept = [expert for of_rank, held in zip(other.choices, other.kept)
+        kept = [expert // 2 for of_rank, held in zip(other.choices, other.kept)
                 for experts, fits in zip(of_rank, held) for expert, fit in zip(experts, fits) if fit]
-        busiest = max(Counter(expert // 2 for expert in kept).values()) / (16 * k)
-        return others[factor], busiest, [busiest, 64 * k - len(kept)]
-
-    read.bars([row(factor) for factor in others], others[capacity_factor])
+        busiest = max(Counter(kept).values()) / (16 * k)
+        rows.append((name, busiest, [busiest, 64 * k - len(kept)]))
+    read.bars(rows, others[capacity_factor])
 
 
 def which_wire(read, call, group, device):
