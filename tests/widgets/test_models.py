@@ -65,10 +65,12 @@ def test_the_steps_of_a_product_carried_out_on_numbers_give_it(first, second, t)
     weights = {name: np.split(matrix, t, 1 if cut == "columns" else 0)
                for name, matrix, cut in (("A", A, first), ("B", B, second))}
     here, before = {"x": [x] * t}, product_steps(first, second, t)[0].held
+    whole = {"x": x, "h": x @ A, "y": gelu(x @ A) @ B}
+    joined = {"whole": lambda parts: parts[0], "part": lambda parts: np.concatenate(parts, 1), "summand": sum}
     for step in product_steps(first, second, t)[1:]:
         changed = [name for name in step.held if step.held[name] != before.get(name)]
         if "GeLU of" in step.said and not changed:
-            here["h"] = [gelu(one) for one in here["h"]]
+            here["h"], whole["h"] = [gelu(one) for one in here["h"]], gelu(x @ A)
         for name in changed:
             if step.op == "all-reduce":
                 here[name] = [sum(here[name])] * t
@@ -80,9 +82,12 @@ def test_the_steps_of_a_product_carried_out_on_numbers_give_it(first, second, t)
                 left, by = ("x", "A") if name == "h" else ("h", "B")
                 here[name] = [one @ weight for one, weight in zip(here[left], weights[by])]
         before = step.held
+        for name, parts in here.items():
+            if name in step.held:
+                np.testing.assert_allclose(joined[step.held[name]](parts), whole[name], err_msg=name)
     assert before["y"] == "whole"
     for one in here["y"]:
-        np.testing.assert_allclose(one, gelu(x @ A) @ B)
+        np.testing.assert_allclose(one, whole["y"])
 
 
 def along(mesh, axis, order="tp,cp,dp,pp"):

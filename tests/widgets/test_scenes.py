@@ -147,6 +147,7 @@ HAND = {"order": "by hand", "p": 2, "m": 2}
 
 FINDINGS = [
     ("ActivationMemory", {}), ("BucketOverlap", {}), ("ExpertLoad", {}), ("ExpertLoad", {"balancing": "bias"}),
+    ("ExpertLoad", {"balancing": "auxiliary loss"}),
     ("FitsOrNot", {"num_devices": 1}), ("FitsOrNot", {}), ("FitsOrNot", {"device": "V100"}),
     ("FitsOrNot", {"device": "A100", "model": "Chinchilla"}), ("FitsOrNot", {"device": "B200", "precision": "fp32"}),
     ("LayoutPlanner", {}), ("LayoutPlanner", {"devices": 1024}), ("LayoutPlanner", {"cut": "tp16,pp16"}),
@@ -259,6 +260,7 @@ def test_the_ring_and_every_collective_have_a_picture_and_small_frames_that_json
             assert len(frames["sent"]) == frames["num_steps"] + 1
             assert all(len(cells) == len(frames["columns"]) for state in frames["states"] for cells in state)
         assert len(text) < 50_000  # characters, once for each change of a parameter
+        assert crowded_words(shown.picture()) == []
     (width, height), colours = size_and_colours(to_png(shown.picture()))
     assert width > 900 and height > 200 and colours > 8
 
