@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.browser.conftest import SCREENSHOTS
+from tests.browser.conftest import photograph
 from tests.browser.test_ranks import READERS
 from tools.harness.browser import PAGE_S
 
@@ -25,51 +25,45 @@ PICTURES = {
         "a figure: of a rank",
 }
 AS_PNG = 'display({"image/png": chart.png(), "text/plain": "the same"}, raw=True)'
-IMAGES = """() => [...document.querySelectorAll(".jp-OutputArea-output img")].map((node) => {
-    const { width, height } = node.getBoundingClientRect();
-    return { alt: node.alt, width, height, whole: node.complete && node.naturalWidth > 0, natural: node.naturalWidth };
-})"""
-
-
-def wait_for_images(page, num):
-    page.locator(".jp-OutputArea-output img").nth(num - 1).wait_for(timeout=1000 * PAGE_S)
-    page.wait_for_function(f"(({IMAGES})()).every(({{ whole }}) => whole)")
-
-
+IMAGES = """() => [...document.querySelectorAll(".jp-OutputArea-output img")].map((node) => ({ alt: node.alt,
+    width: node.getBoundingClientRect().width, whole: node.complete && node.naturalWidth > 0,
+    natural: node.naturalWidth }))"""
 HTML_MARGIN_PX = {1100: 20, 1500: 0}  # at the right, which JupyterLab leaves beside HTML and not beside a PNG
 
 
-@pytest.mark.sweep("width", few=[1100], all=[1100, 1500], words="1 width of 2")
-def test_a_picture_has_its_sentence_and_the_size_that_a_png_has(run_cells, width):
-    notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
-    notebook.page.set_viewport_size({"width": width, "height": 2400})
-    wait_for_images(notebook.page, len(PICTURES) + 1)
-    *images, png = notebook.page.evaluate(IMAGES)
+def images_on(page, num):
+    page.locator(".jp-OutputArea-output img").nth(num - 1).wait_for(timeout=1000 * PAGE_S)
+    page.wait_for_function(f"(({IMAGES})()).every(({{ whole }}) => whole)")
+    return page.evaluate(IMAGES)
+
+
+def require_words(images):
     for image, words in zip(images, PICTURES.values(), strict=True):
         assert words in image["alt"], image
+
+
+@pytest.mark.sweep("width", few=[1100], all=[1100, 1500], words="1 width of 2")
+def test_a_picture_has_its_sentence_and_a_pngs_size_and_keeps_them_in_a_notebook_that_is_not_trusted(
+        run_cells, lab_server, width):
+    notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
+    notebook.page.set_viewport_size({"width": width, "height": 2400})
+    *images, png = images_on(notebook.page, len(PICTURES) + 1)
+    require_words(images)
     assert png["alt"] == "" and png["natural"] == images[0]["natural"]
     assert images[0]["width"] == pytest.approx(png["width"] - HTML_MARGIN_PX[width], abs=0.1)
     assert notebook.console_errors == []
 
-
-def test_a_saved_notebook_that_is_not_trusted_keeps_pictures_and_words(run_cells, lab_server):
-    notebook = run_cells(IMPORTS, *PICTURES, AS_PNG)
-    wait_for_images(notebook.page, len(PICTURES) + 1)
     saved = notebook.stored()
     saved.cells[0].source += "\n# somebody else's"  # of which no signature is known
     for cell in saved.cells:
         cell.metadata.pop("trusted", None)
     nbformat.write(saved, lab_server.root / "not_trusted.ipynb")
-    kinds = {mime for cell in saved.cells for output in cell.outputs for mime in output.get("data", {})}
-    assert "text/html" in kinds
     other = notebook.page.context.new_page()
     try:
         other.goto(f"{lab_server.url}/doc/tree/not_trusted.ipynb?reset")
-        wait_for_images(other, len(PICTURES) + 1)
+        require_words(images_on(other, len(PICTURES) + 1)[:-1])
         assert not other.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted")
-        for image, words in zip(other.evaluate(IMAGES), PICTURES.values(), strict=False):
-            assert words in image["alt"]
-        other.screenshot(path=SCREENSHOTS / "not_trusted.png")
+        photograph(other, "not_trusted")
     finally:
         other.evaluate("window.jupyterapp?.shell.currentWidget?.sessionContext.shutdown()")
         other.close()

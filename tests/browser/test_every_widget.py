@@ -10,14 +10,12 @@ import pytest
 from course_lib import widgets
 from course_lib.pictures.roles import css_class
 from course_lib.widgets.base import SceneExplorable
-from tests.browser.conftest import SCREENSHOTS
+from tests.browser.conftest import VIEWPORT, photograph
 from tests.browser.static_page import StaticPage
-from tests.browser.widget import ASTRAY, AT_ITS_END, KEYS, SMALLEST, TWO_IDS, controls_of
-from tools.harness.browser import THEMES
+from tests.browser.widget import ASTRAY, SMALLEST, TWO_IDS, controls_of
 
 EVERY = [name for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
          and issubclass(kind, widgets.Explorable) and kind is not widgets.Explorable]
-SCENES = [name for name in EVERY if issubclass(getattr(widgets, name), SceneExplorable)]
 ZOOMED = {"width": 683, "height": 2400}  # 1366 pixels at 200 %
 LEAST_PX = 9.0
 # Counts, from now on, how often the picture is drawn, and whether it was seen in motion.
@@ -52,7 +50,7 @@ def without_errors(page):
 def require_drawn(page, name):
     """The page shows what Python's widget, as it stands, says."""
     widget, python = page.shown[name], page.python[name]
-    if name not in SCENES:
+    if not isinstance(python, SceneExplorable):
         text = python.frames["texts"][python.step]
         widget.wait_for(text["key"])
         assert widget.headline() == text["headline"]
@@ -65,13 +63,18 @@ def require_drawn(page, name):
          "anchor": mark.anchor, "hint": mark.hint, "tinted": mark.tint > 0} for mark in scene.marks]
 
 
-def move(page, name, control, kind):
-    """A slider or chooser one step on, or back from its end, by a key."""
+def counted(page, name, control, kind):
+    """How often the widget is drawn, and whether in motion, from the press of a key until another picture stands."""
     widget = page.shown[name]
     before = widget.key()
     widget.root.locator(".picture").evaluate(COUNT)
-    widget.press(control, KEYS[kind][widget.control(control).evaluate(AT_ITS_END)])
+    if kind == "button":
+        widget.press(control, "Space")
+    else:
+        widget.move(control, kind)
     widget.wait_for_another(before)
+    widget.root.locator(".picture > svg:not([data-moving]):not([data-key$='moving'])").wait_for()
+    return page.page.evaluate("counts")
 
 
 def test_every_widget_draws_its_scene_and_has_words_names_and_a_tab_order(page):
@@ -93,38 +96,29 @@ def test_a_key_on_any_control_is_one_question_and_one_drawing_of_what_python_the
             if kind == "button":
                 continue
             asked, settings = page.asked(name), page.python[name].get_state()
-            move(page, name, control, kind)
+            counts = counted(page, name, control, kind)
             require_drawn(page, name)
             assert page.python[name].get_state() != settings, (name, control)
-            assert (page.asked(name) - asked, page.page.evaluate("counts.drawn")) == (1, 1), (name, control)
+            assert (page.asked(name) - asked, counts["drawn"]) == (1, 1), (name, control)
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_words_can_be_told_from_what_lies_below_them_stay_inside_and_apart(page, theme):
-    page.change_theme(theme)
-    for name, widget in page.shown.items():
-        assert min(widget.contrasts()) >= 4.5, name
-        assert widget.crowded() == [], name
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.page.screenshot(path=SCREENSHOTS / f"every_widget_{theme}.png", full_page=True)
-    page.change_theme("light")
+def test_words_can_be_told_from_what_lies_below_them_stay_inside_and_apart(page):
+    for theme in ("dark", "light"):
+        page.change_theme(theme)
+        for name, widget in page.shown.items():
+            assert min(widget.contrasts()) >= 4.5, (name, theme)
+            assert widget.crowded() == [], name
+        photograph(page.page, f"every_widget_{theme}", full_page=True)
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_pictures_move_but_not_for_readers_who_want_no_motion(page, motion):
     """All scenes have one painter, and so do all that play."""
     page.page.emulate_media(reduced_motion=motion)
-    for name in ("ZeroMemory", "PipelineSchedule", "RingAllReduce", "CollectiveExplorer"):
-        widget = page.shown[name]
-        if name in SCENES:
-            move(page, name, next(control for control, kind in controls_of(widget) if kind == "input"), "input")
-        else:
-            before = widget.key()
-            widget.root.locator(".picture").evaluate(COUNT)
-            widget.press("Play", "Space")
-            widget.wait_for_another(before)
-        widget.root.locator(".picture > svg:not([data-moving]):not([data-key$='moving'])").wait_for()
-        assert bool(page.page.evaluate("counts.moved")) == (motion == "no-preference"), name
+    for name, control, kind in (("ZeroMemory", "devices", "input"), ("PipelineSchedule", "micro-batches", "input"),
+                                ("RingAllReduce", "Play", "button"), ("CollectiveExplorer", "Play", "button")):
+        counts = counted(page, name, control, kind)
+        assert bool(counts["moved"]) == (motion == "no-preference"), name
     page.page.emulate_media(reduced_motion="no-preference")
 
 
@@ -151,9 +145,8 @@ def test_letters_stay_readable_and_a_picture_wider_than_its_place_is_scrolled_by
         widget.root.get_by_role("group", name="the picture, wider than its place").focus()
         page.page.keyboard.press("ArrowRight")
         page.page.wait_for_function("(node) => node.scrollLeft > 0", arg=scroller.element_handle())
-    page.page.set_viewport_size({"width": 1100, "height": 2400})
-    assert page.page.locator(".scroller[tabindex]").count() == 0 or page.page.wait_for_function(
-        "document.querySelector('.scroller[tabindex]') === null")
+    page.page.set_viewport_size(VIEWPORT)
+    page.page.wait_for_function("document.querySelector('.scroller[tabindex]') === null")
 
 
 def test_two_widgets_of_a_class_have_stripes_of_their_own(chromium):

@@ -10,17 +10,15 @@ from traitlets.config import Config
 
 from course_lib.grading.trusted.feedback import FeedbackPage
 from course_lib.grading.trusted.preprocessor import is_check
+from tests.browser.conftest import ROOT, photograph
 from tests.grading.submissions import NAME
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 STATIC = Path(nbgrader.__file__).parent / "server_extensions/formgrader/static/node_modules/bootstrap/dist/css"
 WHY = "  why: " + "the ranks' results differ from what was expected in the second of four pieces, " * 4
-SCREENSHOTS = ROOT / "build" / "screenshots"
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 
-@pytest.fixture(scope="module")
-def page_text() -> str:
+def test_the_contents_name_exercises_and_lines_wrap(chromium, tmp_path):
     """Chapter 2 where each exercise has 1.5 points and a long `why` line."""
     notebook = nbformat.read(ROOT / "exercises" / NAME / f"{NAME}.ipynb", as_version=4)
     for cell in notebook.cells:
@@ -30,22 +28,16 @@ def page_text() -> str:
             cell.outputs = [new_output("stream", text=WHY)]
     config = Config({"HTMLExporter": {"template_name": "feedback", "extra_template_paths": [str(STATIC)]}})
     marks = {"notebook": NAME, "score": 12.0, "max_score": 27.0, "late_penalty": 0}
-    return FeedbackPage(config=config).from_notebook_node(notebook, resources={"nbgrader": marks})[0]
-
-
-def test_the_contents_name_exercises_and_lines_wrap(chromium, page_text, tmp_path):
+    text, _ = FeedbackPage(config=config).from_notebook_node(notebook, resources={"nbgrader": marks})
     path = tmp_path / "feedback.html"
-    path.write_text(page_text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     page = chromium.new_context(viewport={"width": 1046, "height": 1400}).new_page()
     page.goto(path.as_uri(), wait_until="domcontentloaded")
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / "feedback.png")
+    photograph(page, "feedback")
     contents = page.locator("#toc li").all_inner_texts()
     assert "2.1 Reduce-scatter around the ring, both ways, 1.5 of 4 points" in contents
     assert not any("Test cell" in line for line in contents)
     assert page.get_by_text("why: the ranks' results").count() == 8
     assert page.evaluate("""[...document.querySelectorAll('pre')].filter(
         (each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.innerText)""") == []
-    page.get_by_text("why: the ranks' results").first.scroll_into_view_if_needed()
-    page.screenshot(path=SCREENSHOTS / "feedback_why.png")
     page.context.close()

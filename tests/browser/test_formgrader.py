@@ -5,7 +5,7 @@ import shutil
 import pytest
 from nbgrader.api import Gradebook
 
-from tests.browser.conftest import SCREENSHOTS, VIEWPORT
+from tests.browser.conftest import VIEWPORT, photograph
 from tests.grading.courses import ISOLATION, collectives_class, command_for, nbgrader  # noqa: F401 (a fixture)
 from tests.grading.submissions import NAME
 from tools.harness.browser import LabServer
@@ -14,25 +14,24 @@ from tools.lab import settings_in_environment
 pytestmark = pytest.mark.browser
 
 
-def marks(course) -> float:
-    """What `nbgrader export` writes into its table."""
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        return gradebook.find_submission(NAME, "half").score
-
-
 @pytest.mark.sweep(words="points that are given by hand, in a real browser")
-def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(collectives_class, chromium,  # noqa: F811
-                                                                           tmp_path):
+def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(
+        collectives_class, chromium, tmp_path):  # noqa: F811
     course = shutil.copytree(collectives_class, tmp_path / "course")
-    for part in ("submitted", "autograded", "feedback"):  # one student is enough for formgrader's pages
-        for folder in (course / part).iterdir():
-            if folder.name != "half":
-                shutil.rmtree(folder)
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        for each in gradebook.assignment_submissions(NAME):
-            if each.student.id != "half":
-                gradebook.remove_submission(NAME, each.student.id)
-    before = marks(course)
+
+    def gradebook():
+        return Gradebook(f"sqlite:///{course / 'gradebook.db'}")
+
+    def marks():
+        with gradebook() as book:
+            return book.find_submission(NAME, "half").score
+
+    with gradebook() as book:  # one student is enough for formgrader's pages
+        for student in [each.student.id for each in book.assignment_submissions(NAME) if each.student.id != "half"]:
+            book.remove_submission(NAME, student)
+            for part in ("submitted", "autograded", "feedback"):
+                shutil.rmtree(course / part / student, ignore_errors=True)
+    before = marks()
     server = LabServer(course, tmp_path / "state", settings_in_environment(teach=True))
     try:
         context = chromium.new_context(viewport=VIEWPORT)
@@ -50,11 +49,10 @@ def test_a_score_entered_in_formgrader_counts_and_survives_a_new_autograde(colle
         score.fill("2")
         with page.expect_response(lambda answer: "/api/grade/" in answer.url and answer.request.method == "PUT"):
             score.press("Tab")
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / "formgrader.png")
+        photograph(page, "formgrader")
         context.close()
     finally:
         server.stop()
-    assert marks(course) == before + 2
+    assert marks() == before + 2
     nbgrader(course, *command_for("half"), ISOLATION)
-    assert marks(course) == before + 2
+    assert marks() == before + 2

@@ -1,12 +1,10 @@
-"""A reader looks into a rank in a real JupyterLab: steps through it at the cell's input line, and sees its picture."""
+"""A reader's first cells in a real JupyterLab: a server, an error that leads on, a rank stepped through."""
 
 import sys
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tools.notebooks import METADATA
+from tests.browser.conftest import photograph, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
@@ -35,11 +33,20 @@ launch(draw, world_size=2)
 None"""
 
 
-def test_a_reader_steps_through_a_rank_prints_a_shape_and_goes_on(tmp_path, open_notebook):
-    path = tmp_path / "ranks.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(text) for text in (READERS, STEPPED, SHOWN)], metadata=METADATA),
-                   path)
-    notebook = open_notebook(path)
+def test_of_the_first_cells_the_server_is_warm_a_bar_is_not_red_and_an_error_leads_to_launch(run_cells):
+    notebook = run_cells(
+        READERS, "import torch.distributed as dist\nfrom course_lib.grading import check",
+        "from course_lib.runtime.ranks.pools import pool\nprint('server runs:', pool()._server.poll() is None)",
+        "from course_lib.reference import GPT, GPTConfig, train\n"
+        "_ = train(GPT(GPTConfig()), steps=1, batch_size=1, held_out=False)", "dist.get_rank()")
+    for cell, words in ((2, "server runs: True"), (3, "training: 100%"),
+                        (4, "Put these lines in a function f and call launch(f, world_size=4)")):
+        assert words in notebook.cell(cell).inner_text()
+    assert notebook.cell(3).locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+
+
+def test_a_reader_steps_through_a_rank_prints_a_shape_goes_on_and_sees_its_picture(tmp_path, open_notebook):
+    notebook = open_notebook(write_notebook(tmp_path / "ranks.ipynb", READERS, STEPPED, SHOWN))
     page = notebook.page
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     stop = [("n", "x = x / 2")] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
@@ -48,8 +55,7 @@ def test_a_reader_steps_through_a_rank_prints_a_shape_and_goes_on(tmp_path, open
         field.wait_for()
         assert "[rank 1] (Pdb)" in page.locator(".jp-Stdin-prompt").last.inner_text()
         field.fill(command)
-        if command == "c":
-            page.screenshot(path="build/screenshots/breakpoint.png")
+        photograph(page, "breakpoint")
         asked = field.element_handle()
         field.press("Enter")
         page.wait_for_function("field => field.readOnly || !field.isConnected", arg=asked)  # the next one is another

@@ -4,10 +4,8 @@ import re
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
-from tests.browser.conftest import SCREENSHOTS
-from tools.notebooks import METADATA
+from tests.browser.conftest import write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 SOURCES = (
@@ -24,63 +22,47 @@ SOURCES = (
 )
 
 
-def buttons(cell):
-    return [cell.locator("summary", has_text=f"hint {number}") for number in (1, 2, 3)]
+def hints(notebook):
+    return [notebook.cell(1).locator("details", has_text=f"hint {number}").last for number in (1, 2, 3)]
 
 
-def is_open(button) -> bool:
-    return button.evaluate("node => node.parentElement.open")
+def require_shown(notebook, *states):
+    """Of each hint: "open", "closed", or "" where it is not to be seen."""
+    for hint, state in zip(hints(notebook), states, strict=True):
+        hint.locator("> summary").wait_for(state="visible" if state else "hidden")
+        if state == "open":
+            hint.and_(notebook.page.locator("details[open]")).wait_for()
+        assert hint.evaluate("node => node.open") == (state == "open")
 
 
-@pytest.fixture
-def wrong(tmp_path):
-    path = tmp_path / "wrong.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell(each) for each in SOURCES], metadata=METADATA), path)
-    return path
-
-
-def test_hints_open_one_after_the_other_by_mouse_and_keyboard_and_outlive_the_kernel(open_notebook, wrong, tmp_path):
-    notebook = open_notebook(wrong)
+def test_hints_open_one_after_the_other_by_mouse_and_keyboard_and_outlive_the_kernel_and_open_exercises_are_linked(
+        open_notebook, tmp_path):
+    notebook = open_notebook(write_notebook(tmp_path / "wrong.ipynb", *SOURCES))
     notebook.run_all()
-    first, second, third = buttons(notebook.cell(1))
-    assert first.is_visible() and not second.is_visible() and not third.is_visible()
-    assert first.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
-    assert first.evaluate("node => getComputedStyle(node).cursor") == "pointer"
+    require_shown(notebook, "closed", "", "")
+    first, second, _ = (hint.locator("> summary") for hint in hints(notebook))
+    style = first.evaluate("(node) => [getComputedStyle(node).borderTopWidth, getComputedStyle(node).cursor]")
+    assert style == ["1px", "pointer"]
     first.click()
-    assert is_open(first) and second.is_visible() and not third.is_visible()
-    first.focus()
-    notebook.page.keyboard.press("Tab")
-    assert second.evaluate("node => node === document.activeElement")
+    require_shown(notebook, "open", "closed", "")
+    second.focus()
     notebook.page.keyboard.press("Enter")
-    second.and_(notebook.page.locator("details[open] > summary")).wait_for()
-    assert third.is_visible() and not is_open(third)
-    notebook.page.keyboard.press("Tab")
-    notebook.page.keyboard.press("Space")
-    third.and_(notebook.page.locator("details[open] > summary")).wait_for()
-    for theme in ("light", "dark"):
-        notebook.change_theme(theme)
-        notebook.page.screenshot(path=SCREENSHOTS / f"hints_{theme}.png")
-    notebook.change_theme("light")
+    require_shown(notebook, "open", "open", "closed")
 
     saved = tmp_path / "again" / "saved.ipynb"  # not signed: JupyterLab does not trust it
     saved.parent.mkdir()
     nbformat.write(notebook.stored(), saved)
     reopened = open_notebook(saved)
     reopened.settle("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()", 30)
-    first, second, _ = buttons(reopened.cell(1))
     assert not reopened.page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted")
+    require_shown(reopened, "closed", "", "")
+    first = hints(reopened)[0].locator("> summary")
     assert first.evaluate("node => getComputedStyle(node).cursor") == "pointer"
-    assert first.is_visible() and not second.is_visible()
     first.click()
-    assert is_open(first) and second.is_visible()
+    require_shown(reopened, "open", "closed", "")
     assert notebook.console_errors == []
 
-
-def test_progress_links_the_exercises_that_are_open(open_notebook, wrong):
-    notebook = open_notebook(wrong)
-    notebook.run_all()
-    link = notebook.cell(2).get_by_role("link", name=re.compile("2.2 my_ring_all_gather"))
-    link.click()
+    notebook.cell(2).get_by_role("link", name=re.compile("2.2 my_ring_all_gather")).click()
     notebook.page.wait_for_function(
         "[...window.jupyterapp.shell.widgets('main')].some(each => each.context?.path.endsWith("
         "'exercises/02_collectives/02_collectives.ipynb'))", timeout=30_000)

@@ -11,15 +11,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.ci]
 NAME = "notebooks/05_tensor_parallel.ipynb"
 
 
-@pytest.fixture
-def copy(tmp_path):
+def test_a_copy_that_was_only_opened_is_not_the_readers_and_the_answer_of_a_prediction_is_folded(
+        tmp_path, open_notebook):
     (tmp_path / "notebooks").mkdir()
     shutil.copy(ROOT / NAME, tmp_path / NAME)
     Workspace(tmp_path).fill()
-    return tmp_path / "workspace" / NAME
-
-
-def test_a_copy_that_was_only_opened_is_not_unsaved_and_not_the_readers(copy, open_notebook):
+    copy = tmp_path / "workspace" / NAME
     notebook = open_notebook(copy)
     model = "window.jupyterapp.shell.currentWidget.context.model"
     assert not notebook.page.evaluate(f"{model}.dirty")
@@ -33,9 +30,6 @@ def test_a_copy_that_was_only_opened_is_not_unsaved_and_not_the_readers(copy, op
     assert saved != given and digest(saved) == digest(given)
     assert digest(saved.replace("import copy", "import  copy", 1)) != digest(saved)
 
-
-def test_the_answer_of_a_prediction_is_folded_and_runs_as_ever(copy, open_notebook):
-    notebook = open_notebook(copy)
     cells = notebook.stored().cells
     answers = [place for place, cell in enumerate(cells) if ".against(" in cell.source]
     assert answers and all(cells[place].metadata.jupyter.source_hidden for place in answers)

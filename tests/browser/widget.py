@@ -9,7 +9,6 @@ from matplotlib.image import imread
 from playwright.sync_api import Locator
 
 from course_lib.pictures.palette import contrast
-from tests.browser.conftest import SCREENSHOTS
 from tools.harness.browser import LabNotebook
 
 # The marks of a painted scene as scene.py has them, in the order of painting.
@@ -118,6 +117,10 @@ class Widget:
         self.control(name).focus()
         self.page.keyboard.type(text)
 
+    def move(self, name: str, kind: str) -> None:
+        """A slider ("input") or chooser ("select") one step on, or back from its end, by a key."""
+        self.press(name, KEYS[kind][self.control(name).evaluate(AT_ITS_END)])
+
     def wait_for(self, key: str) -> None:
         """Until this picture stands still."""
         self.root.locator(f"svg[data-key={json.dumps(key)}]:not([data-moving])").wait_for(timeout=20_000)
@@ -164,10 +167,6 @@ class Widget:
                  "height": largest["height"] - 6}
         pixels = imread(io.BytesIO(self.page.screenshot(clip=inner)))[..., :3]
         return len(np.unique(pixels.reshape(-1, 3), axis=0)) > 2 and pixels.min(axis=2).mean() < 0.97
-
-    def photograph(self, name: str) -> None:
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.root.screenshot(path=SCREENSHOTS / f"widget_{name}.png")
 
 
 def controls_of(widget: Widget) -> list[tuple[str, str]]:

@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+from collections import defaultdict
 
 from tests.pretend import trials
 from tests.pretend.exceptions import complaints
 from tools import cells
-from tools.cells import Outcome
 from tools.harness.pretend import build
+from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
 
@@ -16,41 +17,33 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, default="nccl")
     parser.add_argument("--only", default="", help="notebooks and solutions whose name begins so: 03")
     parser.add_argument("--part", choices=("cells", "trials", "all"), default="all")
-    options = parser.parse_args()
-    if MODES[options.mode].num_gpus:
+    asked = parser.parse_args()
+    if MODES[asked.mode].num_gpus:
         build.build()
-    sections = []
-    if options.part != "cells":
-        sections.append(report("trials of the library", trials.run_all(options.mode)))
-    if options.part != "trials":
-        sections += [report(title, outcomes) for title, outcomes in cells.everything(options.mode, options.only)]
-    print(f"\n{options.mode}:", *summary(sections), sep="\n  ")
-    unexplained = complaints(options.mode, [each for _, outcomes in sections for each in outcomes])
+    of_kinds = defaultdict(list)  # outcomes of lessons, of solutions, of trials
+    if asked.part != "cells":
+        with pretended(MODES[asked.mode]):
+            of_kinds["trials"] += tell("trials of the library", map(trials.run, trials.TRIALS))
+    if asked.part != "trials":
+        for title, outcomes in cells.everything(asked.mode, asked.only):
+            of_kinds[title.split()[0]] += tell(title, outcomes)
+    print(f"\n{asked.mode}:")
+    for kind, outcomes in of_kinds.items():
+        passed, changed = sum(each.passed for each in outcomes), sum(bool(each.other_output) for each in outcomes)
+        print(f"  {kind}: {passed} of {len(outcomes)} pass, {changed} of them with another output")
+    unexplained = complaints(asked.mode, sum(of_kinds.values(), []))
     print(f"  unexplained by tests/pretend/exceptions.py: {len(unexplained)}", *unexplained, sep="\n    ")
     sys.exit(bool(unexplained))
 
 
-def report(title: str, outcomes: list[Outcome]) -> tuple[str, list[Outcome]]:
+def tell(title: str, outcomes: object) -> list[cells.Outcome]:
     """Print what there is to say about each outcome that is no plain pass."""
+    outcomes = list(outcomes)
     print(f"{title}: {sum(each.passed for each in outcomes)} of {len(outcomes)}", flush=True)
     for each in outcomes:
-        if not each.passed:
-            print(f"  {each.what:24} {each.error[:150]}", flush=True)
-        elif each.other_output:
-            print(f"  {each.what:24} passed, but prints {each.other_output[:150]}", flush=True)
-    return title, outcomes
-
-
-def summary(sections: list[tuple[str, list[Outcome]]]) -> list[str]:
-    """Sums over the chapters, one line a kind."""
-    kinds: dict[str, list[Outcome]] = {}
-    for title, outcomes in sections:
-        kinds.setdefault(title.split()[0], []).extend(outcomes)
-    lines = []
-    for kind, outcomes in kinds.items():
-        passed, changed = (sum(bool(getattr(each, what)) for each in outcomes) for what in ("passed", "other_output"))
-        lines.append(f"{kind}: {passed} of {len(outcomes)} pass, {changed} of them with another output")
-    return lines
+        if each.error or each.other_output:
+            print(f"  {each.what:24} {each.error[:150] or 'passed, but prints ' + each.other_output[:150]}", flush=True)
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -10,28 +10,24 @@ import pytest
 
 from tests.claims.cell import headlines
 from tests.pretend import trials
-from tests.pretend.exceptions import EXCEPTIONS, complaints
+from tests.pretend.exceptions import complaints
 from tests.pretend.needed import built  # noqa: F401  a fixture
 from tools import cells
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
-# Collectives, hooks, shards, an optimiser, memory and times.
-NOTEBOOK = [path for path in cells.NOTEBOOKS if path.name.startswith("06_")]
-SOLUTIONS = [path for path in cells.SOLUTIONS if path.name.startswith("06_")]
-
 pytestmark = pytest.mark.ci
 
-@pytest.mark.sweep("path", few=NOTEBOOK, all=cells.NOTEBOOKS, ids=lambda path: path.stem,
-                   words=f"the cells of 1 notebook of {len(cells.NOTEBOOKS)} on pretended GPUs")
-def test_every_cell_that_launches_runs_and_prints_the_same_with_a_gpu_for_each_rank(path):
-    assert complaints("nccl", cells.lessons("nccl", path)) == []
+# Collectives, hooks, shards, an optimiser, memory and times.
+PATHS = [*cells.NOTEBOOKS, *cells.SOLUTIONS]
 
 
-@pytest.mark.sweep("path", few=SOLUTIONS, all=cells.SOLUTIONS, ids=lambda path: path.stem,
-                   words=f"the solutions of 1 chapter of {len(cells.SOLUTIONS)} on pretended GPUs")
-def test_every_solution_passes_with_a_gpu_for_each_rank(path):
-    assert complaints("nccl", cells.checks("nccl", path)) == []
+@pytest.mark.sweep("path", few=[path for path in PATHS if path.name.startswith("06_")], all=PATHS,
+                   ids=lambda path: f"{path.parent.name}-{path.stem}",
+                   words=f"the cells of 1 notebook of {len(cells.NOTEBOOKS)} and its solutions on pretended GPUs")
+def test_every_cell_that_launches_prints_the_same_and_every_solution_passes_with_a_gpu_for_each_rank(path):
+    of_cells = cells.lessons if path in cells.NOTEBOOKS else cells.checks
+    assert complaints("nccl", of_cells("nccl", path)) == []
 
 
 @pytest.mark.parametrize("name", trials.TRIALS)
@@ -42,13 +38,6 @@ def test_every_chapters_library_gives_the_same_numbers_on_gpus(mode, name):
         assert complaints(mode, [trials.run(name)]) == []
 
 
-def test_every_exception_names_a_mode_and_something_that_there_is():
-    there = {f"{path.name[:2]}[{number}]" for path in cells.NOTEBOOKS
-             for number, cell in enumerate(nbformat.read(path, as_version=4).cells)} | set(trials.TRIALS)
-    assert {mode for _, mode in EXCEPTIONS} <= set(MODES)
-    assert [what for what, _ in EXCEPTIONS if what not in there and "." not in what] == []
-
-
 def test_a_headline_about_times_may_give_way_on_a_pretended_gpu_and_no_other_one():
     def said(what, now):
         text = [nbformat.v4.new_output("execute_result", {"text/plain": each}) for each in (now, "Chart: it is fast")]
@@ -57,11 +46,6 @@ def test_a_headline_about_times_may_give_way_on_a_pretended_gpu_and_no_other_one
     timed = sorted(cells.ABOUT_TIMES)[0]
     assert said(timed, "Chart: not seen here: it is fast") == "" != said(timed, "Chart: not seen here: it is slow")
     assert said("06[18]", "Chart: not seen here: it is fast") != ""
-    assert [what for what in cells.ABOUT_TIMES if not headlines(source_of(what))] == []
-
-
-def source_of(what):
-    """Of a notebook's cell: "00[17]"."""
-    chapter, number = what[:-1].split("[")
-    (path,) = [path for path in cells.NOTEBOOKS if path.name.startswith(chapter)]
-    return nbformat.read(path, as_version=4).cells[int(number)].source
+    for what in cells.ABOUT_TIMES:
+        (path,) = [path for path in cells.NOTEBOOKS if path.name.startswith(what[:2])]
+        assert headlines(nbformat.read(path, as_version=4).cells[int(what[3:-1])].source), what

@@ -10,17 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
+from torch.utils.data import DataLoader, DistributedSampler, random_split
 
-from course_lib.runtime import RankFailed, backends, device, launcher
+from course_lib import data_parallel, reference
+from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
 from course_lib.runtime.ranks.warm_pool import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
-from tests.ranks import gives
 from tests.runtime.zoo import devices, in_plain_words, zoo
+from tools.harness.pretend.hook import pretended
+from tools.harness.pretend.modes import MODES
 
 pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[2]
+nccl = partial(on, "nccl", world_size=1)
+SHARED, HOST = ("gpu:0", 0, "gloo"), ("cpu", None, "gloo")
 
 
 def where():
@@ -30,28 +36,18 @@ def where():
     return str(device()), str(torch.get_default_device()), str(made.device), current, dist.get_backend()
 
 
-CASES = [
+@pytest.mark.parametrize(("mode", "world_size", "options", "found"), [
     ("nccl", 2, {}, [(f"gpu:{rank}", rank, "cpu:gloo,gpu:nccl") for rank in range(2)]),
-    ("laptop", 2, {}, [("cpu", None, "gloo")] * 2),
-    ("laptop", 2, {"backend": "gloo-cuda"}, [("gpu:0", 0, "gloo")] * 2),
-    *(pytest.param(*case, marks=pytest.mark.ci) for case in [
-        ("gloo-cuda", 2, {}, [("gpu:0", 0, "gloo")] * 2),
-        ("laptop", 1, {}, [("gpu:0", 0, "cpu:gloo,gpu:nccl")]),
-        ("nccl", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
-        ("gloo-cuda", 2, {"device": "cpu"}, [("cpu", None, "gloo")] * 2),
-        ("nccl", 2, {"backend": "gloo"}, [("cpu", None, "gloo")] * 2),
-    ])]
-
-
-@pytest.mark.parametrize(("mode", "world_size", "options", "found"), CASES)
+    ("laptop", 1, {}, [("gpu:0", 0, "cpu:gloo,gpu:nccl")]), ("laptop", 2, {}, [HOST] * 2),
+    ("laptop", 2, {"backend": "gloo-cuda"}, [SHARED] * 2), ("gloo-cuda", 2, {}, [SHARED] * 2),
+    ("nccl", 2, {"device": "cpu"}, [HOST] * 2), ("gloo-cuda", 2, {"device": "cpu"}, [HOST] * 2),
+    ("nccl", 2, {"backend": "gloo"}, [HOST] * 2)])
 def test_a_rank_makes_its_tensors_on_its_own_device(mode, world_size, options, found):
     assert on(mode, where, world_size=world_size, **options) == [(own, own, own, current, backend)
                                                                  for own, current, backend in found]
 
 
-# What crosses
-
-@pytest.mark.parametrize("mode", ["nccl", pytest.param("gloo-cuda", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("mode", ["nccl", "gloo-cuda"])
 def test_what_is_sent_arrives_on_the_ranks_device_and_what_it_returns_on_the_cpu_as_it_was_in_whatever_it_is(mode):
     sent = zoo()
 
@@ -66,9 +62,13 @@ def test_what_is_sent_arrives_on_the_ranks_device_and_what_it_returns_on_the_cpu
     assert in_plain_words(returned) == before and model.last.weight is model.first.weight, "what was tied stays so"
 
 
-@pytest.mark.ci
-def test_a_collective_that_is_under_way_and_an_exceptions_tensors_come_back_finished():
+def test_a_collective_under_way_and_an_exceptions_tensors_come_back_finished_and_a_moved_module_keeps_its_parameters():
     def unfinished():
+        with torch.device("cpu"):
+            model = nn.ModuleDict({"first": nn.Linear(3, 3), "last": nn.Linear(3, 3)})
+        model.last.weight = known = model.first.weight
+        model.to(device())
+        assert model.first.weight is model.last.weight is known and known.device == device()
         return functional_all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
 
     def fail():
@@ -82,36 +82,11 @@ def test_a_collective_that_is_under_way_and_an_exceptions_tensors_come_back_fini
     assert caught.value.cause.values.device.type == "cpu"
 
 
-# Random numbers
-
-@pytest.mark.ci
-def test_an_equal_seed_gives_all_ranks_equal_numbers_and_a_generator_of_the_cpu_the_cpus():
-    generator = torch.Generator().manual_seed(3)
-
-    def draw():
-        mine = torch.rand(4).tolist()
-        ours = [torch.rand(4, generator=generator), torch.randperm(9, generator=generator),
-                torch.randn(2, generator=generator, dtype=torch.float64, requires_grad=True)]
-        own = torch.rand(2, generator=torch.Generator(device()).manual_seed(0))
-        there = {each.device for each in (*ours, own)} == {device()}
-        return mine, there, ours[-1].is_leaf, [each.tolist() for each in ours]
-
-    found = on("nccl", draw, seed=5)
-    assert found[0] == found[1]
-    _, there, is_leaf, drawn = found[0]
-    assert there and is_leaf
-    assert drawn == [torch.rand(4, generator=generator).tolist(), torch.randperm(9, generator=generator).tolist(),
-                     torch.randn(2, generator=generator, dtype=torch.float64).tolist()]
-
-
-# Wires
-
-@pytest.mark.ci
 def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
     def wires():
-        world = dist.group.WORLD
-        groups = {"world": world, "sub-group": dist.new_group([0, 1]), "of gloo": dist.new_group(backend="gloo"),
-                  "of nccl": dist.new_group(backend="nccl")}
+        groups = {"world": dist.group.WORLD, "sub-group": dist.new_group([0, 1])}
+        if dist.get_backend() != "gloo":
+            groups |= {"of gloo": dist.new_group(backend="gloo"), "of nccl": dist.new_group(backend="nccl")}
         return {name: [str(backends.wire(group, place)) for place in (torch.device("cpu"), device())]
                 for name, group in groups.items()}
 
@@ -119,12 +94,10 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
         own = f"gpu:{rank}"
         assert found == {"world": ["cpu", own], "sub-group": ["cpu", own], "of gloo": ["cpu", "cpu"],
                          "of nccl": [own, own]}
-    for found in on("gloo-cuda", lambda: [backends.wire(dist.group.WORLD, place).type for place in
-                                          (torch.device("cpu"), device())]):
-        assert found == ["cpu", "cpu"]
+    assert on("gloo-cuda", wires) == [dict.fromkeys(("world", "sub-group"), ["cpu", "cpu"])] * 2
 
 
-# Ranks that were not forked
+# Ranks that were not forked, and ranks that stay
 
 UNDER_TORCHRUN = """
 import json, os
@@ -141,18 +114,16 @@ if os.environ["RANK"] == "0":
 """
 
 
-@pytest.mark.ci
 def test_an_interpreter_kept_warm_goes_back_to_the_cpu_and_to_its_gpu(monkeypatch):
     pool = WarmPool()
     monkeypatch.setattr(launcher, "pool", lambda: pool)
     try:
-        there = [on("nccl", where, world_size=1, **options)[0][:3] for options in ({}, {"device": "cpu"}, {})]
+        there = [nccl(where, **options)[0][:3] for options in ({}, {"device": "cpu"}, {})]
     finally:
         pool.close()
     assert there == [("gpu:0",) * 3, ("cpu",) * 3, ("gpu:0",) * 3]
 
 
-@pytest.mark.ci
 def test_torchruns_processes_take_their_gpus_and_the_scripts_tensors_along(tmp_path):
     (tmp_path / "script.py").write_text(UNDER_TORCHRUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
@@ -164,11 +135,95 @@ def test_torchruns_processes_take_their_gpus_and_the_scripts_tensors_along(tmp_p
         [*[f"gpu:{rank}"] * 3, rank, "cpu:gloo,gpu:nccl", "cpu", 6.0] for rank in range(2)]
 
 
-@pytest.mark.ci
-@gives([(True, True)], world_size=1, run=partial(on, "nccl"))
-def test_a_module_that_is_moved_keeps_its_parameters():
-    with torch.device("cpu"):
-        model = torch.nn.ModuleDict({"first": torch.nn.Linear(3, 3), "last": torch.nn.Linear(3, 3)})
-    model.last.weight = known = model.first.weight
-    model.to(device())
-    return model.first.weight is model.last.weight is known, known.device == device()
+@pytest.mark.parametrize(("mode", "world_size", "lies_on"), [
+    ("nccl", 2, "gpu"), ("gloo-cuda", 2, "gpu"), ("any", 2, "gpu"), ("laptop", 1, "gpu"), ("laptop", 2, "cpu")])
+def test_ranks_that_stay_hold_tensors_of_their_device_and_go_on_after_an_error_or_a_hang(mode, world_size, lies_on):
+    add_up = "x = torch.ones(3) + dist.get_rank()\ndist.all_reduce(x)\nx.device.type, x.tolist()"
+    total = float(sum(1 + rank for rank in range(world_size)))
+    summed = dict.fromkeys(range(world_size), f"('{lies_on}', {[total] * 3})")
+    with pretended(MODES[mode]), start_ranks(world_size) as team:
+        assert team.run_cell(add_up, scope={"torch": torch, "dist": dist}) == summed
+        assert [x.device.type for x in team.pull("x")] == ["cpu"] * world_size
+        team.push(pushed=torch.ones(2))
+        assert team[world_size - 1].eval("pushed.device.type") == lies_on
+        with pytest.raises(RankFailed, match="All ranks live"):
+            team.run_cell("if dist.get_rank() == dist.get_world_size() - 1:\n    raise ValueError('no')\n"
+                          "dist.all_reduce(x)")
+        assert team.run_cell(add_up) == summed
+        assert team.snapshot()[0]["by_kind"]["other"] == 20
+        if mode != "laptop":
+            with pytest.raises(Deadlock, match="All ranks live"):
+                team.run_cell("if dist.get_rank():\n    dist.barrier()")
+            assert len(team.pull("x")) == world_size and team.run_cell(add_up) == summed
+
+
+# What a GPU as the default device would break: the CPU's generators, text, and processes that a rank forks
+
+def test_an_equal_seed_gives_all_ranks_equal_numbers_and_a_generator_of_the_cpu_the_cpus():
+    def draw(generator):
+        ours = [torch.rand(4, generator=generator), torch.randperm(9, generator=generator),
+                torch.randn(2, generator=generator, dtype=torch.float64, requires_grad=True)]
+        own = torch.rand(2, generator=torch.Generator(device()).manual_seed(0))
+        assert {each.device for each in (*ours, own)} == {device()} and ours[-1].is_leaf
+        return torch.rand(4).tolist(), [each.tolist() for each in ours]
+
+    generator = torch.Generator().manual_seed(3)
+    first, second = on("nccl", draw, generator, seed=5)
+    assert first == second and first[1] == draw(generator)[1]
+
+
+class Squares:
+    """A data set of plain numbers, whose batches DataLoader makes with torch.tensor."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index**2, str(torch.ones(1).device)
+
+
+def test_a_data_loader_shuffles_with_its_own_generator_and_its_workers_touch_no_gpu():
+    def seen(num_workers):
+        numbers, places = zip(*DataLoader(Squares(), batch_size=4, shuffle=True, num_workers=num_workers))
+        return sorted(torch.cat(numbers).tolist()), {place for batch in places for place in batch}
+
+    squares = [n**2 for n in range(8)]
+    assert nccl(lambda: [seen(0), seen(2)])[0] == [(squares, {"gpu:0"}), (squares, {"cpu"})]
+
+
+def test_shuffles_and_first_guesses_that_need_a_seed_are_those_of_the_cpu_and_so_is_a_model_made_with_one():
+    def chosen():
+        guesses = data_parallel.power_sgd_hook(rank=2).first_guess([torch.ones(3, 4)], 7)
+        assert {guess.device for guess in guesses} == {device()}
+        parts = random_split(range(10), [7, 3], generator=torch.Generator().manual_seed(0))
+        layer = nn.Linear(3, 2)
+        layer.weight = nn.Parameter(torch.randn(2, 3, generator=torch.Generator().manual_seed(0)))
+        return (list(DistributedSampler(range(10), num_replicas=2, rank=0, seed=1)), [list(part) for part in parts],
+                data_parallel.ShardedSampler(10, 0, 2).order(), [guess.tolist() for guess in guesses],
+                layer.weight.tolist())
+
+    assert nccl(chosen) == [chosen()]
+
+
+def test_text_is_cut_on_the_cpu_and_batches_training_and_evaluation_have_the_cpus_numbers_on_the_ranks_device(tmp_path):
+    own = tmp_path / "text"
+    own.write_text("a reader's own text, long enough. " * 20)
+
+    def read(tokens=None):
+        pieces = [*reference.batches(3, 0, 2, batch_size=4, sequence_length=8, tokens=tokens),
+                  *reference.held_out_rows(3, 8, tokens)]
+        assert {piece.device for piece in pieces} == {device()}
+        return [piece.tolist() for piece in pieces]
+
+    def everywhere(mine, gpt, text):
+        again = reference.load_text(own, sequence_length=8)
+        assert again.device.type == "cpu"
+        log = reference.train(gpt, steps=2, batch_size=4, tokens=text, progress=False)
+        return [read(), read(mine), read(again)], [
+            reference.unigram_entropy(mine), reference.unigram_entropy(reference.load_text()), *log.losses,
+            reference.evaluate(gpt, tokens=text), reference.evaluate(gpt)]
+
+    given = (reference.load_text(own, sequence_length=8),
+             reference.GPT(reference.GPTConfig(2, 16, 4, 256, 16)).double(), reference.load_text()[:20_000].clone())
+    ((there, numbers),), (here, expected) = nccl(everywhere, *given), everywhere(*given)
+    assert there == here and numbers == pytest.approx(expected, abs=1e-9)

@@ -26,13 +26,6 @@ def site(tmp_path_factory):
     return folder / "html"
 
 
-def loaded_by(path):
-    """The files that a browser fetches before it shows the page: pictures wait until they are near."""
-    page = read(path)
-    lazy = re.findall(r'<img src="([^"]*)"[^>]*loading="lazy"', path.read_text(encoding="utf-8"))
-    return [address.split("?")[0] for address in page.loads if address not in lazy and address[0] != "#"]
-
-
 def test_no_page_loads_anything_from_another_host(site):
     pages, styles = list(site.rglob("*.html")), list(site.rglob("*.css"))
     assert pages and styles
@@ -41,16 +34,12 @@ def test_no_page_loads_anything_from_another_host(site):
             if is_outside(address) and not address.startswith("data:")] == []
 
 
-def test_a_page_is_readable_after_400_kb(site):
+def test_a_page_is_readable_after_400_kb_and_its_cells_have_numbers_and_its_pictures_texts(site):
     path = site / f"notebooks/{NAME}.html"
-    sizes = {address: (path.parent / address).stat().st_size for address in loaded_by(path)}
+    page = read(path)
+    late = re.findall(r'<img src="([^"]*)"[^>]*loading="lazy"', path.read_text(encoding="utf-8"))  # once they are near
+    sizes = {address: (path.parent / address.split("?")[0]).stat().st_size for address in page.loads
+             if address not in late and address[0] != "#"}
     assert path.stat().st_size + sum(sizes.values()) < 400_000, sizes
-
-
-def test_cells_have_the_numbers_that_errors_name_and_pictures_their_texts(site):
-    page = read(site / f"notebooks/{NAME}.html")
     assert "In-1" in page.ids and page.silent == []
-
-
-def test_a_file_in_backticks_is_linked_to_its_listing(site):
-    assert "source/course_lib/train/run.html" in read(site / "index.html").links
+    assert "source/course_lib/train/run.html" in read(site / "index.html").links  # a file in backticks

@@ -22,24 +22,20 @@ def test_a_good_page_has_no_fault(tmp_path, body):
     assert faults_of(tmp_path, body, "a { background: url(data:image/png;base64,AA==) }") == []
 
 
-@pytest.mark.parametrize("body, words", [
-    ('<script src="https://cdn.example.org/x.js"></script>', "another host"),
-    ('<script src="//cdn.example.org/x.js"></script>', "another host"),
-    ('<link rel="preload" as="font" href="https://fonts.example.org/x.woff2">', "another host"),
-    ('<img alt="" src="http://tracker.example.org/1.gif">', "another host"),
-    ('<p style="background: url(https://example.org/x.png)"></p>', "another host"),
-    ('<script src="missing.js"></script>', "leads nowhere"),
-    ('<a href="gone.html">gone</a>', "leads nowhere"),
-    ('<a href="sub/other.html#Tree">tree</a>', "no such place"),
-    ('<a href="/index.html">home</a>', "below a path"),
-    ('<img src="a.png">', "no alt"),
+@pytest.mark.parametrize("body, style, words", [
+    ('<script src="https://cdn.example.org/x.js"></script>', "", "index.html: loads https://"),
+    ('<script src="//cdn.example.org/x.js"></script>', "", "another host"),
+    ('<link rel="preload" as="font" href="https://fonts.example.org/x.woff2">', "", "another host"),
+    ('<img alt="" src="http://tracker.example.org/1.gif">', "", "another host"),
+    ('<p style="background: url(https://example.org/x.png)"></p>', "", "another host"),
+    ('<script src="missing.js"></script>', "", "leads nowhere"),
+    ('<a href="gone.html">gone</a>', "", "leads nowhere"),
+    ('<a href="sub/other.html#Tree">tree</a>', "", "no such place"),
+    ('<a href="/index.html">home</a>', "", "below a path"),
+    ('<img src="a.png">', "", "no alt"),
+    ("", "@import 'https://fonts.example.org/css';", "site.css: loads https://"),
+    ("", "a { src: url(https://example.org/f) }", "site.css: loads https://"),
 ])
-def test_each_fault_is_named_once(tmp_path, body, words):
-    (fault,) = faults_of(tmp_path, body)
-    assert fault.startswith("index.html: ") and words in fault
-
-
-@pytest.mark.parametrize("style", ["@import 'https://fonts.example.org/css';", "a { src: url(https://example.org/f) }"])
-def test_a_style_sheet_may_ask_no_other_host(tmp_path, style):
-    (fault,) = faults_of(tmp_path, "", style)
-    assert fault.startswith("site.css: loads https://")
+def test_each_fault_is_named_once(tmp_path, body, style, words):
+    (fault,) = faults_of(tmp_path, body, style)
+    assert words in fault and fault.startswith("index.html: " if body else "site.css: ")

@@ -86,9 +86,9 @@ class Reading:
 
     def line(self, key: str, x: float | None = None, y: float | None = None) -> None:
         """A line that stands at `x`, or lies at `y`."""
-        x1, y1, x2, y2 = self.take(key).at
-        assert x is None or (x1, x2) == pytest.approx((x, x), abs=SLACK), (key, x)
-        assert y is None or (y1, y2) == pytest.approx((y, y), abs=SLACK), (key, y)
+        at = self.take(key).at
+        for place, ends in ((x, at[::2]), (y, at[1::2])):
+            assert place is None or ends == pytest.approx((place, place), abs=SLACK), (key, place)
 
     def text(self, key: str, *numbers: float, beside: str = "", inside: str = "", role: str = "") -> None:
         """Words with these numbers, in the row of the rectangle `beside`, or within the rectangle `inside`."""
@@ -100,14 +100,21 @@ class Reading:
             assert top <= mark.at[1] - 0.36 * ROLES[mark.role].size <= bottom, (key, "stands in another row")
             assert beside or left <= mark.at[0] <= right, (key, "stands in another column")
 
+    def inside(self, key: str, *numbers: float) -> None:
+        """The words in a rectangle, as far as it has room for some."""
+        if f"{key} is" in self.marks:
+            self.text(f"{key} is", *numbers, inside=key)
+
+    def lengths(self, amounts: dict[str, float]) -> None:
+        """Rectangles that begin at one place; the longest is the largest."""
+        left, widest = self.box(next(iter(amounts)))[0], max(self.marks[key].at[2] for key in amounts)
+        for key, amount in amounts.items():
+            self.rect(key, (left, left + widest * amount / (max(amounts.values()) or 1)))
+
     def outline(self, key: str, x: tuple, y: tuple, slack: float = 2.0) -> None:
         """Four lines around what lies there."""
-        for side, place in zip(("left", "right"), x):
-            at = self.take(f"{key} {side}").at
-            assert (at[0], at[2]) == pytest.approx((place, place), abs=slack), (key, side)
-        for side, place in zip(("top", "bottom"), y):
-            at = self.take(f"{key} {side}").at
-            assert (at[1], at[3]) == pytest.approx((place, place), abs=slack), (key, side)
+        for side, axis, place in zip(("left", "right", "top", "bottom"), (0, 0, 1, 1), (*x, *y)):
+            assert self.take(f"{key} {side}").at[axis::2] == pytest.approx((place, place), abs=slack), (key, side)
 
     def grid(self, keys: dict[tuple[int, int], str]) -> None:
         """Rectangles in rows and columns, (row, column) -> key, as far apart as one another."""
@@ -135,12 +142,10 @@ class Reading:
 
     def bars(self, rows: list[tuple[str, float, list[float]]], present: str) -> None:
         """(name, amount, numbers beside it) below one another; the longest is the largest."""
-        most = max(amount for _, amount, _ in rows)
-        left, _, _, _ = self.box(f"{rows[0][0]} compared")
-        widest = max(self.marks[f"{name} compared"].at[2] for name, _, _ in rows)
-        for name, amount, numbers in rows:
+        self.lengths({f"{name} compared": amount for name, amount, _ in rows})
+        for name, _, numbers in rows:
             bar = f"{name} compared"
-            self.rect(bar, (left, left + widest * amount / (most or 1)), role="present" if name == present else "other")
+            self.rect(bar, role="present" if name == present else "other")
             self.text(f"{name} is compared", *(number for number, _ in quantities(name)), beside=bar)
             assert self.marks[f"{name} is compared"].text == name
             self.text(f"{name} amounts to", *numbers, beside=bar)

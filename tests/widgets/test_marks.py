@@ -48,16 +48,14 @@ def activation_memory(read, model, tokens, split, recompute):
         read.text(f"{term.name} amounts to", *beside, beside=f"{term.name} kept")
         read.text(f"{term.name} is", beside=f"{term.name} kept")
 
-    def on_rank(t, sequence, recompute):
-        return activation_bytes_per_layer(shape, 1, tokens, recompute=recompute, dropout=dropout, tensor_parallel=t,
-                                          sequence_parallel=sequence)
-
     n = t if t > 1 else 8
     ways = {"nothing split": (1, False, "none"), f"tensor parallel, t = {n}": (n, False, "none"),
             "... and sequence": (n, True, "none"), "tensor, core recomputed": (n, False, "selective"),
             "... and sequence, core": (n, True, "selective"), "layers recomputed": (1, False, "full")}
+    held = {name: activation_bytes_per_layer(shape, 1, tokens, recompute=policy, dropout=dropout, tensor_parallel=each,
+                                             sequence_parallel=cut) for name, (each, cut, policy) in ways.items()}
     present = next((name for name, way in ways.items() if way == (t, sequence, recompute)), "none of them")
-    read.bars([(name, on_rank(*way), [on_rank(*way)]) for name, way in ways.items()], present)
+    read.bars([(name, amount, [amount]) for name, amount in held.items()], present)
 
 
 def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
@@ -69,13 +67,10 @@ def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
     shown = step(bucket_cap_mb)
     for name, start, end in shown.blocks:
         read.rect(f"backward of {name}", at.span(start, end), role="backward")
+        read.inside(f"backward of {name}", *map(int, re.findall(r"\d+", name)))
     for number, bucket in enumerate(shown.buckets):
         read.rect(f"bucket {number}", at.span(bucket.start_s, bucket.end_s), hint=[bucket.num_bytes])
-        if f"bucket {number} is" in read.marks:
-            read.text(f"bucket {number} is", bucket.num_bytes, inside=f"bucket {number}")
-    for name, _, _ in shown.blocks:
-        if f"backward of {name} is" in read.marks:
-            read.text(f"backward of {name} is", *map(int, re.findall(r"\d+", name)), inside=f"backward of {name}")
+        read.inside(f"bucket {number}", bucket.num_bytes)
     if shown.exposed_s:
         read.rect("exposed", at.span(shown.backward_s, shown.end_s), role="idle")
     read.line("end of backward", at(shown.backward_s))
@@ -84,17 +79,17 @@ def bucket_overlap(read, bucket_cap_mb, num_ranks, machine, model):
     caps = {"each alone": 0, **{f"{cap} MiB": cap for cap in sorted({1, 2, 5, 10, 25, 50, 100, 250, 500} | (
         {bucket_cap_mb} - {0, 10_000}))}, "all in one": 10_000}
     exposed = {name: step(cap).exposed_s for name, cap in caps.items()}
-    tallest = max(read.marks[f"{name} would expose"].at[3] for name in caps)
+    tallest = max(read.marks[f"{name} would expose"].at[3] for name in caps) / (max(exposed.values()) or 1)
     foot = read.box("each alone would expose")[3]
-    for name, cap in caps.items():
-        tall = tallest * exposed[name] / (max(exposed.values()) or 1)
-        read.rect(f"{name} would expose", y=(foot - tall, foot), role="present" if cap == bucket_cap_mb else "other")
-        read.text(f"{name} exposes", exposed[name])
-        read.text(name, *[cap * MIB] * name[0].isdigit())
-        left, _, right, _ = read.box(f"{name} would expose")
-        assert all(left < read.marks[key].at[0] < right for key in (name, f"{name} exposes"))
     lefts = [read.box(f"{name} would expose")[0] for name in caps]
     assert lefts == sorted(lefts)
+    for name, cap in caps.items():
+        left, _, right, _ = read.box(f"{name} would expose")
+        read.rect(f"{name} would expose", y=(foot - tallest * exposed[name], foot),
+                  role="present" if cap == bucket_cap_mb else "other")
+        for key, *numbers in ((f"{name} exposes", exposed[name]), (name, *[cap * MIB] * name[0].isdigit())):
+            read.text(key, *numbers)
+            assert left < read.marks[key].at[0] < right
 
 
 def expert_load_shares(read, balancing, strength, gain):
@@ -222,14 +217,12 @@ def mesh(read, mesh, order, axis, rank):
             read.text(f"node {other // 8}", other // 8, beside=f"rank {other}")
     left, top, right, bottom = read.box(f"rank {rank}")
     read.outline("chosen", (left, right), (top, bottom))
-    longest = max(each.seconds for each in along.values())
-    start, widest = read.box(f"{axis} takes")[0], max(read.marks[f"{each} takes"].at[2] for each in along)
+    read.lengths({f"{name} takes": each.seconds for name, each in along.items()})
     for name, each in along.items():
         bar = f"{name} takes"
         read.rect(f"{name} colour", role=colours[name])
         nodes = [{other // 8 for other in group} for group in layout.groups(*averaged_over(name))]
-        read.rect(bar, (start, start + widest * each.seconds / longest),
-                  role="late" if any(len(of_group) > 1 for of_group in nodes) else "present")
+        read.rect(bar, role="late" if any(len(of_group) > 1 for of_group in nodes) else "present")
         for key, number in {"is": len(groups[name]), "times": each.times, "sends": each.sent,
                             "took": each.seconds}.items():
             read.text(f"{name} {key}", number, beside=bar)
@@ -241,19 +234,19 @@ def mesh(read, mesh, order, axis, rank):
               f"{order[:2]} innermost, {order[-2:]} outermost")
 
 
-def simulated(name, p, m, v, slow):
-    """A rank's passes take 1 each, shared out among its chunks; twice as long on the slow one."""
+def simulated(name, p, m, v, slow, costs):
+    """A rank's passes take `costs`, shared out among its chunks; twice as long on the slow one."""
     generate = {"naive": "naive", "GPipe": "gpipe", "1F1B": "one_f_one_b", "interleaved 1F1B": "interleaved_1f1b",
                 "ZB-H1": "zb_h1", "ZB-H2": "zb_h2", "ZB-V": "zb_v", "DualPipe-V": "dualpipe_v"}[name]
     schedule = getattr(pipeline_parallel, generate)(p, m, *[v] * (name == "interleaved 1F1B"))
     cost = {stage: Fraction(1 + (rank == slow), len(chunks)) for rank, chunks in enumerate(schedule.stages)
             for stage in chunks}
-    each = [cost[stage] for stage in range(schedule.num_stages)]
-    return pipeline_parallel.simulate(schedule, each, each, each)
+    each = [[one * cost[stage] for stage in range(schedule.num_stages)] for one in costs]
+    return pipeline_parallel.simulate(schedule, *each)
 
 
-def pipeline_schedule(read, order, p, m, v, slow, **rest):
-    at, shown = read.ticks(), simulated(order, p, m, v, slow)
+def pipeline_schedule(read, order, p, m, v, slow, costs, **rest):
+    at, shown = read.ticks(), simulated(order, p, m, v, slow, costs)
     colours = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
     for rank, boxes in enumerate(shown.by_rank):
         read.rect(f"rank {rank} lane")
@@ -266,10 +259,9 @@ def pipeline_schedule(read, order, p, m, v, slow, **rest):
             read.rect(key, x, lane, role=colours[box.action.kind])
             if box.action.kind == "B":
                 read.rect(f"{key} weights", x, role="weights")
-            if f"{key} is" in read.marks:
-                read.text(f"{key} is", box.action.microbatch, inside=key)
+            read.inside(key, box.action.microbatch)
     read.grid({(rank, 0): f"rank {rank} lane" for rank in range(p)})
-    every = {name: simulated(name, p, m, v, slow) for name in widgets.pipeline_schedule.ORDERS}
+    every = {name: simulated(name, p, m, v, slow, costs) for name in widgets.pipeline_schedule.ORDERS}
     read.bars([(name, each.bubble_fraction, [each.bubble_fraction, float(max(each.peak_activations))])
                for name, each in every.items()], order)
 
@@ -301,9 +293,8 @@ def ring_attention(read, token_layout, num_ranks, step):
         read.text(f"step {each}", each, role="strong" if each == step else "quiet")
         assert left <= read.marks[f"step {step}"].at[0] <= right
     totals = [sum(of_rank) * R / sum(map(sum, work)) for of_rank in zip(*work)]
-    start, widest = read.box("rank 0 in all")[0], max(read.marks[f"rank {rank} in all"].at[2] for rank in range(R))
+    read.lengths({f"rank {rank} in all": part for rank, part in enumerate(totals)})
     for rank, part in enumerate(totals):
-        read.rect(f"rank {rank} in all", (start, start + widest * part / max(totals)))
         read.text(f"rank {rank} does", part, beside=f"rank {rank} in all")
         read.text(f"rank {rank}", rank, beside=f"rank {rank} in step 0")
 
@@ -328,20 +319,18 @@ def stragglers(read, scheme, who, slowdown, slack):
             if start < 24:  # ordinary steps, of 0.1 s
                 read.rect(f"rank {rank} span {number}", at.cut(0.1 * start, 0.1 * end), role=colours[what])
     read.grid({(rank, 0): f"rank {rank} span 0" for rank in range(4)})
-    bound = 32 if slack is None else slack
-    rows = {"synchronous": ("synchronous", 0), f"local SGD, H = {bound + 1}": ("local", bound),
-            f"asynchronous, s = {bound}": ("asynchronous", bound), "asynchronous, no bound": ("asynchronous", None)}
-    present = next(name for name, (other, with_slack) in rows.items()
-                   if other == scheme and (other == "synchronous" or with_slack == slack))
-
-    def row(name):
-        ran = run(*rows[name])
+    bound, rows = 32 if slack is None else slack, []
+    for name, how in {"synchronous": ("synchronous", 0), f"local SGD, H = {bound + 1}": ("local", bound),
+                      f"asynchronous, s = {bound}": ("asynchronous", bound),
+                      "asynchronous, no bound": ("asynchronous", None)}.items():
+        if how[0] == scheme and (scheme == "synchronous" or how[1] == slack):
+            present = name
+        ran = run(*how)
         end = max(steps[-1][0] for steps in ran.steps)
         rate = sum(end / 2 < when - 1e-9 * end <= end for steps in ran.steps for when, _ in steps) / (end / 2) / 0.4
         stale = max(stale for steps in ran.steps for _, stale in steps)
-        return name, rate, [rate, *[stale] * (stale > 0 and not name.endswith("no bound"))]
-
-    read.bars([row(name) for name in rows], present)
+        rows.append((name, rate, [rate, *[stale] * (stale > 0 and how[1] is not None)]))
+    read.bars(rows, present)
 
 
 def team_view(read, name, snapshot):
@@ -349,13 +338,12 @@ def team_view(read, name, snapshot):
     tables = [each["values"] for rank in ranks.values() for each in rank["names"] if each["name"] == name]
     for number, rank in ranks.items():
         read.text(f"rank {number}", int(number))
-        total, gone = sum(rank["by_kind"].values()), 0
-        bars = {kind: held for kind, held in rank["by_kind"].items() if held}
-        wide = sum(read.marks[f"rank {number} {kind}"].at[2] for kind in bars)
-        left = read.box(f"rank {number} {next(iter(bars))}")[0]
-        for kind, held in bars.items():
-            read.rect(f"rank {number} {kind}", (left + wide * gone / total, left + wide * (gone + held) / total),
-                      hint=[int(number), held], role=kind.replace("_", " "))
+        bars, gone = {f"rank {number} {kind}": held for kind, held in rank["by_kind"].items() if held}, 0
+        left, wide = read.box(next(iter(bars)))[0], sum(read.marks[bar].at[2] for bar in bars)
+        at = Ruler((0, left), (sum(bars.values()), left + wide))
+        for bar, held in bars.items():
+            kind = bar.removeprefix(f"rank {number} ").replace("_", " ")
+            read.rect(bar, at.span(gone, gone + held), hint=[int(number), held], role=kind)
             gone += held
         assert read.take(f"rank {number} where").text == rank["where"]
         lines = [each for each in rank["names"] if name in ("all names", each["name"])]
@@ -386,7 +374,7 @@ def token_dispatch_queues(read, skew, k, capacity_factor, balancing):
             expert, kept = of_rank[token][slot], shown.kept[rank][token][slot]
             read.rect(key, hint=[token, rank, expert], role=f"rank {rank}" if kept else "wrong")
             assert ("no room" in read.marks[key].hint) != kept
-            read.text(f"{key} is", expert, inside=key)
+            read.inside(key, expert)
             if kept:
                 queues[expert].append((rank, token, slot))
         assert read.box(f"token {rank}.0 choice 0")[1] <= read.take(f"rank {rank}").at[1] <= read.box(
@@ -410,15 +398,14 @@ def token_dispatch_queues(read, skew, k, capacity_factor, balancing):
         busiest = rows == max(work) > min(work)
         read.text(f"rank {rank} computes", rank, rows, role="finding" if busiest else "small")
     others = {None: "no limit", 2.0: "factor 2", 1.5: "factor 1.5", 1.0: "factor 1"}
-
-    def row(factor):
+    rows = []
+    for factor, name in others.items():
         other = token_dispatch.dispatch(skew, k, factor, balancing)
-        kept = [expert for of_rank, held in zip(other.choices, other.kept)
+        kept = [expert // 2 for of_rank, held in zip(other.choices, other.kept)
                 for experts, fits in zip(of_rank, held) for expert, fit in zip(experts, fits) if fit]
-        busiest = max(Counter(expert // 2 for expert in kept).values()) / (16 * k)
-        return others[factor], busiest, [busiest, 64 * k - len(kept)]
-
-    read.bars([row(factor) for factor in others], others[capacity_factor])
+        busiest = max(Counter(kept).values()) / (16 * k)
+        rows.append((name, busiest, [busiest, 64 * k - len(kept)]))
+    read.bars(rows, others[capacity_factor])
 
 
 def which_wire(read, call, group, device):
@@ -542,6 +529,7 @@ def test_every_mark_stands_for_its_number_after_several_choices(kind, walk):
     (widgets.BucketOverlap, {"bucket_cap_mb": 40}), (widgets.FitsOrNot, {"num_devices": 24, "model": "GPT-3"}),
     (widgets.ZeroMemory, {"num_devices": 10_000, "stage": 3}), (widgets.ActivationMemory, {"tokens": 3000}),
     (widgets.Stragglers, {"slack": 3, "scheme": "local"}), (widgets.TokenDispatch, {"balancing": 7, "k": 2}),
+    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1, "costs": (1, 2, 0)}),
     (widgets.LayoutPlanner, {"run": "Mixtral 8x7B on H100, 1M tokens a step"})])
 def test_every_mark_stands_for_its_number_at_values_that_only_python_sets(kind, own):
     require_marks(kind, kind(**own).settings())

@@ -1,4 +1,7 @@
-"""What widgets compute themselves is what formulas, papers, the library or a count by hand say."""
+"""What widgets compute themselves is what formulas, papers, the library or a count by hand say.
+
+That they draw what the library says: test_marks.py.
+"""
 
 from itertools import product
 
@@ -6,71 +9,37 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib import facts
-from course_lib.costs.context_parallel import LAYOUTS
-from course_lib.costs.experts import dropped_rows, expert_capacity
-from course_lib.costs.network import network_of
+from course_lib.costs.experts import dropped_rows
 from course_lib.expert_parallel import capacity_mask
 from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.widgets.activation_memory import layer
 from course_lib.widgets.expert_load import BALANCING, EXPERTS, GAINS, START, STRENGTHS, run
 from course_lib.widgets.fits_or_not import amount, outlook, span_of
 from course_lib.widgets.matrix_cut import ORDERS, WIDER, product_steps
 from course_lib.widgets.mesh_explorer import traffic
-from course_lib.widgets.ring_attention_steps import ring, shares
 from course_lib.widgets.token_dispatch import CAPACITIES, LONGEST, SKEWS, STEPS, capacity, dispatch, home
-from course_lib.widgets.which_wire import CALLS, DEVICES, GROUPS, PER_NODE, members, wires_in_use
 from course_lib.widgets.zero_memory import need
-from course_lib.zero import PAPER_TABLE_1, device_memory
 
-MIXED = "bf16 over fp32 master, Adam"
-
-
-def test_the_ways_of_activation_memory_are_the_rows_of_table_2_of_korthikanti():
-    shape, s, t = facts.model("GPT-3").shape, 2048, 8
-    sbh, scores = s * shape.hidden_size, 5 * shape.num_heads * s * s
-    by_the_paper = [34 * sbh + scores, 10 * sbh + (24 * sbh + scores) // t, (34 * sbh + scores) // t,
-                    10 * sbh + 24 * sbh // t, 34 * sbh // t, 2 * sbh]
-    assert [num_bytes for _, num_bytes, _ in layer("GPT-3", s, "nothing split", "none").ways] == by_the_paper
-    assert layer("GPT-3", s, "nothing split", "none").total == by_the_paper[0]
-
-
-# ExpertLoad
 
 @pytest.mark.parametrize("gain", GAINS)
 def test_near_even_shares_a_difference_grows_by_gain_less_strength_over_the_experts(gain):
-    def growth(balancing, strength):
+    for strength, (balancing, less) in product(STRENGTHS, {"none": 0, "auxiliary loss": 1}.items()):
         shares = run(balancing, strength, gain, (1e-6, -1e-6, *(0.0,) * (EXPERTS - 2))).shares
-        differences = [of_step[0] - of_step[1] for of_step in shares]
-        return differences[1] / differences[0] - 1
-
-    for strength in STRENGTHS:
-        assert growth("none", strength) == pytest.approx(gain / EXPERTS, abs=1e-5)
-        assert growth("auxiliary loss", strength) == pytest.approx((gain - strength) / EXPERTS, abs=1e-5)
+        before, after = (of_step[0] - of_step[1] for of_step in shares[:2])
+        assert after / before - 1 == pytest.approx((gain - less * strength) / EXPERTS, abs=1e-5)
 
 
-def test_even_shares_stay_even_and_shares_always_add_up():
+def test_shares_add_up_unbalanced_routers_collapse_a_weak_auxiliary_loss_only_delays_and_a_bias_holds():
     for balancing in BALANCING:
         even = run(balancing, 0.1, 0.2, (0.0,) * EXPERTS).shares[-1]
-        assert even == pytest.approx((1 / EXPERTS,) * EXPERTS)
+        assert even == pytest.approx((1 / EXPERTS,) * EXPERTS), "even ones stay even"
         assert all(sum(of_step) == pytest.approx(1) for of_step in run(balancing, 0.1, 0.2).shares)
-
-
-def test_unbalanced_routers_collapse_a_weak_auxiliary_loss_only_delays_and_a_bias_holds():
     collapsed = run("none", 0.1, 0.2)
     assert collapsed.imbalance > 7.9 and collapsed.starved == EXPERTS - 1
     assert max(range(EXPERTS), key=collapsed.shares[-1].__getitem__) == max(range(EXPERTS), key=START.__getitem__)
     for gain, strength in product(GAINS[1:], STRENGTHS):
         assert (run("auxiliary loss", strength, gain).imbalance < 1.15) == (strength >= gain)
         assert run("bias", strength, gain).imbalance < 1.3
-
-
-# FitsOrNot and ZeroMemory
-
-def test_the_verdict_is_the_first_stage_that_leaves_a_tenth_free():
-    assert [outlook("Llama 3 8B", "H100", n, "mixed").first_that_fits for n in (1, 8, 64, 4096)] == [None, 3, 2, 2]
-    assert outlook("Llama 2 7B", "B200", 1, "mixed").first_that_fits == 0
 
 
 def test_more_devices_cost_the_same_and_money_is_a_range_in_short_words():
@@ -80,17 +49,10 @@ def test_more_devices_cost_the_same_and_money_is_a_range_in_short_words():
     assert [amount(v) for v in (840, 972_332, 71.7e6, 2.5e9)] == ["840", "972 thousand", "71.7 million", "2.5 billion"]
 
 
-def test_a_model_of_the_papers_first_size_would_need_what_its_table_says():
-    by_hand = tuple(device_memory(7.5e9, 64, stage).total / 1e9 for stage in (1, 2, 3))
-    assert by_hand == pytest.approx(PAPER_TABLE_1["7.5B", 64], rel=0.003)
-
-
 def test_what_no_number_of_devices_brings_down_is_what_the_stage_keeps_whole():
-    P = 6.738e9
-    assert [need("Llama 2 7B", 8, stage, MIXED).least.total for stage in range(4)] == [16 * P, 4 * P, 2 * P, 0]
+    P, found = 6.738e9, [need("Llama 2 7B", 8, stage, "bf16 over fp32 master, Adam") for stage in range(4)]
+    assert [stage.least.total for stage in found] == [16 * P, 4 * P, 2 * P, 0]
 
-
-# MatrixCut
 
 @pytest.mark.parametrize("t", [1, 2, 4])
 @pytest.mark.parametrize("first, second", ORDERS)
@@ -103,10 +65,12 @@ def test_the_steps_of_a_product_carried_out_on_numbers_give_it(first, second, t)
     weights = {name: np.split(matrix, t, 1 if cut == "columns" else 0)
                for name, matrix, cut in (("A", A, first), ("B", B, second))}
     here, before = {"x": [x] * t}, product_steps(first, second, t)[0].held
+    whole = {"x": x, "h": x @ A, "y": gelu(x @ A) @ B}
+    joined = {"whole": lambda parts: parts[0], "part": lambda parts: np.concatenate(parts, 1), "summand": sum}
     for step in product_steps(first, second, t)[1:]:
         changed = [name for name in step.held if step.held[name] != before.get(name)]
         if "GeLU of" in step.said and not changed:
-            here["h"] = [gelu(one) for one in here["h"]]
+            here["h"], whole["h"] = [gelu(one) for one in here["h"]], gelu(x @ A)
         for name in changed:
             if step.op == "all-reduce":
                 here[name] = [sum(here[name])] * t
@@ -118,18 +82,19 @@ def test_the_steps_of_a_product_carried_out_on_numbers_give_it(first, second, t)
                 left, by = ("x", "A") if name == "h" else ("h", "B")
                 here[name] = [one @ weight for one, weight in zip(here[left], weights[by])]
         before = step.held
+        for name, parts in here.items():
+            if name in step.held:
+                np.testing.assert_allclose(joined[step.held[name]](parts), whole[name], err_msg=name)
     assert before["y"] == "whole"
     for one in here["y"]:
-        np.testing.assert_allclose(one, gelu(x @ A) @ B)
+        np.testing.assert_allclose(one, whole["y"])
 
-
-# MeshExplorer
 
 def along(mesh, axis, order="tp,cp,dp,pp"):
     return next(each for each in traffic(ParallelLayout.from_string(mesh, order)) if each.axis == axis)
 
 
-def test_bytes_along_an_axis_are_those_of_the_closed_forms():
+def test_bytes_along_an_axis_of_a_mesh_are_those_of_the_closed_forms():
     D, layers = model("Llama 3 8B").shape.hidden_size, model("Llama 3 8B").shape.num_layers
     tp, pp, dp = (along("dp4,pp4,tp4", axis).sent for axis in ("tp", "pp", "dp"))
     assert tp == 8 * layers / 4 * 4 * 2 * 3 / 4 * 2 * 8192 * D  # m layers, four all-reduces of B T D 16-bit numbers
@@ -147,34 +112,14 @@ def test_bytes_along_an_axis_are_those_of_the_closed_forms():
     ("dp2,pp2,cp2,tp8", "dp", "tp,cp,pp,dp", 50),  # dp and cp together, with pp between them
     ("dp8,pp8,ep8", "ep", "pp,cp,dp,tp", 50),  # each on its own card
 ])
-def test_each_axis_has_the_cards_that_its_groups_use(mesh, axis, order, gb_per_s):
+def test_each_axis_of_a_mesh_has_the_cards_that_its_groups_use(mesh, axis, order, gb_per_s):
     found = along(mesh, axis, order)
     assert found.bytes_per_s == pytest.approx(gb_per_s * 1e9)
     assert found.seconds > found.sent / found.bytes_per_s  # and the latency of its messages
 
 
-# RingAttentionSteps
-
-@pytest.mark.parametrize("R", range(2, 9))
-def test_contiguous_takes_almost_twice_the_time_of_even_work_and_the_others_none_more(R):
-    expected = {"contiguous": 2 - 1 / R, "zigzag": 1, "striped": 1}
-    for layout in LAYOUTS:
-        assert ring(layout, R, 0).lock_step == pytest.approx(expected[layout], abs=0.011)
-    assert shares(ring("contiguous", R, 0))[-1] == pytest.approx(2 - 1 / R, rel=0.01)
-
-
-# TokenDispatch
-
-ALL = list(product(SKEWS, (1, 2), CAPACITIES, (0, STEPS[-1])))
-
-
-def test_capacity_is_the_factor_times_even_rows_rounded_up():
-    for k, factor in product((1, 2), CAPACITIES):
-        assert capacity(k, factor) == (None if factor is None else expert_capacity(factor, k, 16, EXPERTS))
-
-
-def test_the_library_keeps_and_drops_the_same_rows_and_what_stays_on_its_rank_is_not_sent():
-    for skew, k, factor, steps in ALL:
+def test_the_library_keeps_and_drops_the_same_tokens_and_what_stays_on_its_rank_is_not_sent():
+    for skew, k, factor, steps in product(SKEWS, (1, 2), CAPACITIES, (0, STEPS[-1])):
         shown, limit = dispatch(skew, k, factor, steps), capacity(k, factor)
         assert shown.choices == dispatch(skew, k, None, steps).choices
         dropped = 0
@@ -187,39 +132,7 @@ def test_the_library_keeps_and_drops_the_same_rows_and_what_stays_on_its_rank_is
         assert shown.dropped == dropped and sum(shown.load) == sum(shown.work) == shown.asked_for - dropped
         assert shown.rows_sent == sum(home(expert) != rank for expert, rank, *_ in shown.rows)
         assert max(shown.load) <= 2 * LONGEST  # a queue has room in the picture
-
-
-def test_skew_makes_a_rank_busy_and_balancing_makes_it_even_whatever_the_skew():
-    for k in (1, 2):
+    for k in (1, 2):  # skew makes a rank busy, and balancing makes it even, whatever the skew
         unbalanced = [dispatch(skew, k, None, 0).slowest for skew in SKEWS]
         assert unbalanced == sorted(unbalanced) and unbalanced[-1] > 2
         assert all(dispatch(skew, k, None, STEPS[-1]).slowest < 1.2 for skew in SKEWS)
-
-
-# WhichWire
-
-def test_groups_share_out_all_gpus_and_are_those_of_the_model():
-    network = network_of("H100")
-    for group, shape in GROUPS.items():
-        groups = members(group)
-        assert sorted(rank for ranks in groups for rank in ranks) == list(range(16))
-        assert {network.group_at(ranks) for ranks in groups} == {network.group(*shape)}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_what_leaves_a_node_in_a_second_is_what_its_cards_in_use_carry_or_less_where_nvlink_is_slower(device):
-    network = network_of(device)
-    for call, group in product(CALLS, GROUPS):
-        ranks = members(group)[0]
-        found, wires = network.group_at(ranks), wires_in_use(call, ranks)
-        here = [rank for rank in ranks if rank < PER_NODE]
-        cards, rate = sum(wires[rank].card for rank in here), found.bytes_per_s(call)
-        assert (cards == 0) == (found.nodes == 1)
-        if cards == 0:
-            assert rate == pytest.approx(network.inside.bytes_per_s)
-        elif call == "all_gather":  # around a ring all that each rank sends goes over the edge, by all rings together
-            assert rate == pytest.approx(min(network.inside.bytes_per_s, cards * network.card.bytes_per_s))
-        elif call == "all_to_all":
-            assert rate * (found.n - len(here)) / (found.n - 1) == pytest.approx(network.card.bytes_per_s)
-        else:
-            assert rate == pytest.approx(network.card.bytes_per_s) and cards <= 2  # one to send, one to receive

@@ -2,6 +2,7 @@
 
 import gc
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,55 +31,42 @@ class StoodInTeam:
         return deepcopy(self.held)
 
 
-class StoodInShell:
-    """As much of IPython as a view needs."""
-
-    def __init__(self):
-        self.callbacks, self.events = [], self
-
-    def register(self, event, callback):
-        assert event == "post_run_cell"
-        self.callbacks.append(callback)
-
-    def unregister(self, event, callback):
-        self.callbacks.remove(callback)
-
-    def run_cell(self):
-        for callback in list(self.callbacks):
-            callback(None)
-
-
 def test_elements_that_differ_are_those_of_which_not_all_ranks_have_the_same():
     snapshot = made_up_snapshot()
+    first, second = (snapshot["ranks"][rank]["names"][1] for rank in "01")
     assert differing_elements(snapshot, "x") == set() and len(differing_elements(snapshot, "weight")) == 16
-    snapshot["ranks"]["1"]["names"][1]["values"][0][2] = 7.0
+    second["values"][0][2] = 7.0
     assert differing_elements(snapshot, "x") == {(0, 2)}
-    snapshot["ranks"]["1"]["names"][1]["values"] = [[1.0, 2.0]]
+    second["values"] = [[1.0, 2.0]]
     assert differing_elements(snapshot, "x") == {(0, 2), (0, 3)}, "which rank 1 does not have"
-    nan = float("nan")
-    for rank in snapshot["ranks"].values():
-        rank["names"][1]["values"] = [[nan]]
+    first["values"] = second["values"] = [[float("nan")]]
     assert differing_elements(snapshot, "x") == set()
 
 
 def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_gone():
-    team, shell = StoodInTeam(), StoodInShell()
+    team, callbacks = StoodInTeam(), []
+    events = SimpleNamespace(register=lambda event, callback: callbacks.append((event, callback)),
+                             unregister=lambda event, callback: callbacks.remove((event, callback)))
+
+    def run_cell():
+        for event, callback in list(callbacks):
+            assert event == "post_run_cell"
+            callback(None)
+
     view = TeamView(snapshot=made_up_snapshot(), name="weight")
-    follow(view, team, shell)
+    follow(view, team, SimpleNamespace(events=events))
     team.held[0]["names"][0]["name"] = team.held[1]["names"][0]["name"] = "cut"
-    shell.run_cell()
+    run_cell()
     assert view.name == ALL_NAMES and names_in(view.snapshot) == ["cut", "x", "loss"]
     assert "cut" in view.current_scene().alternative
-    team.is_busy, team.held = True, {}
-    shell.run_cell()
-    assert len(view.snapshot["ranks"]) == 2, "a team at work stays as it was"
-    team.is_busy, team.alive = False, []
-    shell.run_cell()
-    assert len(view.snapshot["ranks"]) == 2, "a closed team stays as it was last"
+    for team.is_busy, team.alive in ((True, [0, 1]), (False, [])):  # at work it stays as it was, and closed
+        team.held = {}
+        run_cell()
+        assert len(view.snapshot["ranks"]) == 2
     del team
     gc.collect()
-    shell.run_cell()
-    assert shell.callbacks == []
+    run_cell()
+    assert callbacks == []
 
 
 def test_a_view_of_a_team_opens_at_the_tensor_that_is_named_and_refuses_one_that_no_rank_has():

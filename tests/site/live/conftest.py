@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
-from tests.browser.conftest import SCREENSHOTS, chromium, chromium_address, chromium_path  # noqa: F401
-from tests.site.live.page import EVERY, QUESTIONS, figure, question, served, write_page
+from tests.browser.conftest import VIEWPORT, chromium, chromium_address, chromium_path  # noqa: F401
+from tests.site.live.every_page import Look
+from tests.site.live.page import EVERY, QUESTIONS, Opened, figure, question, served, write_page
 from tools.site.live.build import build
 from tools.site.live.pyodide import NoPyodide, fetch
 
 PAGES = {
     "all": [*map(figure, EVERY), *(question(words, *how) for words, how in QUESTIONS.items())],
+    "some": [figure("ZeroMemory"), figure("RingAllReduce"), question("Which?", "", ["ring", "tree"])],
     "recorded": [figure("ZeroMemory", {"stage": 2}, stored=False)],
     "planner": ['<div class="course-planner"></div>'],
+    "faulty": ['<h1 style="color: #777777; background: #707070; width: 500px">hard to read</h1>',
+               '<img alt="" src="http://tracker.test/1.gif">', figure("ZeroMemory").replace(" on each", " on a")],
 }
 
 
@@ -41,26 +45,13 @@ def address(site: Path) -> Iterator[str]:
         yield f"{url}/pages"
 
 
-class Opened:
-    """A page in a browser that knows nothing yet, and what it complains about."""
-
-    def __init__(self, browser: Browser, address: str, **how: object) -> None:
-        self.context = browser.new_context(viewport={"width": 1100, "height": 2400}, **how)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(180_000)  # a busy machine takes long to compile Python
-        self.errors: list[str] = []
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.goto(address)
-
-
 @pytest.fixture
 def opened(chromium: Browser, address: str) -> Iterator:  # noqa: F811
-    """opened(name) is one of PAGES."""
+    """opened(name) is one of PAGES in a browser that knows nothing yet."""
     pages: list[Opened] = []
 
-    def open_page(name: str, **how: object) -> Opened:
-        pages.append(Opened(chromium, f"{address}/{name}", **how))
+    def open_page(name: str) -> Opened:
+        pages.append(Opened(chromium.new_context(viewport=VIEWPORT), f"{address}/{name}"))
         return pages[-1]
 
     yield open_page
@@ -68,14 +59,6 @@ def opened(chromium: Browser, address: str) -> Iterator:  # noqa: F811
         each.context.close()
 
 
-@pytest.fixture(scope="module")
-def cut_off(chromium: Browser, address: str) -> Iterator[Opened]:  # noqa: F811
-    """The page of all widgets after one of them was moved: from then on there is no network."""
-    found = Opened(chromium, f"{address}/all.html")
-    found.page.locator("#RingAttentionSteps input").first.press("ArrowRight")
-    found.page.locator("#RingAttentionSteps .course-live[data-waits=false]").wait_for()
-    found.context.set_offline(True)
-    yield found
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    found.page.screenshot(path=SCREENSHOTS / "site_all.png", full_page=True)
-    found.context.close()
+@pytest.fixture
+def look(chromium: Browser, address: str) -> Look:  # noqa: F811
+    return Look(chromium.new_context(viewport=VIEWPORT), address.removesuffix("/pages"))

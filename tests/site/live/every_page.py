@@ -1,4 +1,4 @@
-"""Every page of a built site in a real browser: python -m tests.site.live.every_page build/site. Prints a table.
+"""Every page of a built site in a real browser: python -m tests.site.live.every_page build/site. Prints what it saw.
 
 From a plain static server, each page: no error on the console, no file from elsewhere, axe-core without serious
 findings in light and in dark, 360 pixels wide. Every widget on it: each control moved by keys, and what is drawn then
@@ -8,52 +8,43 @@ compared with Python's; every timeline zoomed into, its boxes counted. Exit stat
 import argparse
 import json
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
-from tests.site.live.page import served
+from tests.site.live.page import Opened, served
 from tests.site.live.widget_on_page import move_all_controls, require_what_python_draws
 from tools.harness.browser import CHROMIUM_FLAGS, find_chromium
 
-NAME_WIDGETS = """[...document.querySelectorAll("figure.course-widget")].map((figure, number) => {
-    figure.id = `${figure.dataset.class}-${number}`;
-    return figure.id;
-})"""
+# Of those that need no Python to be there.
+NAME_WIDGETS = """[...document.querySelectorAll("figure.course-widget:has(script, .course-live)")].map(
+    (figure, number) => { figure.id = `${figure.dataset.class}-${number}`; return figure.id; })"""
 WIDER = """[...document.querySelectorAll("main *, article *")]
     .filter((node) => node.getBoundingClientRect().right > innerWidth + 1).map((node) => node.outerHTML.slice(0, 80))"""
-COLUMNS = ("pages", "widgets", "moves", "timelines", "predictions", "console errors", "axe", "axe light", "axe dark",
-           "wider than 360 px", "differ from Python")
 
 
 class Look:
-    """What was seen on the pages, by kind of page."""
+    """What was seen on the pages: how many of each kind of thing, and what is wrong."""
 
     def __init__(self, context: BrowserContext, address: str) -> None:
         self.context, self.address = context, address
-        self.counts: dict[str, Counter[str]] = {}
+        self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def at(self, path: str, with_axe: bool = True) -> None:
         """Open a page and try all that it has."""
-        kind = path.split("/")[0] if "/" in path else "others"
-        found = self.counts.setdefault(kind, Counter())
+        found = self.counts
         found["pages"] += 1
 
         def fault(column: str, words: object) -> None:
             found[column] += 1
             self.faults.append(f"{path}: {column}: {words}"[:600])
 
-        page = self.context.new_page()
-        page.set_default_timeout(180_000)
-        page.on("console", lambda said: said.type == "error" and fault("console errors", said.text))
-        page.on("pageerror", lambda error: fault("console errors", error))
-        page.on("request", lambda asked: asked.url.startswith((self.address, "data:", "blob:"))
-                or fault("console errors", f"asks {asked.url}"))
-        page.goto(f"{self.address}/{path}", wait_until="load")
+        opened = Opened(self.context, f"{self.address}/{path}", self.address)
+        page = opened.page
         try:
             for name in page.evaluate(NAME_WIDGETS):
                 found["widgets"] += 1
@@ -63,9 +54,9 @@ class Look:
                     found["moves"] += move_all_controls(page, name)
                 except AssertionError as error:
                     fault("differ from Python", f"{name}: {error}")
-            self.zoom(page, found, fault)
+            self.zoom(page, fault)
             found["predictions"] += page.locator("figure.course-prediction .prediction").count()
-            found["axe"] += with_axe
+            found["pages seen by axe-core"] += with_axe
             for theme in ("light", "dark") if with_axe else ():
                 page.evaluate(f"document.body.dataset.theme = '{theme}'")
                 for each in Axe().run(page).response["violations"]:
@@ -74,13 +65,15 @@ class Look:
             page.set_viewport_size({"width": 360, "height": 780})
             if page.evaluate("document.scrollingElement.scrollWidth") > 360:
                 fault("wider than 360 px", page.evaluate(WIDER)[:3])
+            for words in opened.errors:
+                fault("console errors", words)
         finally:
             page.close()
 
-    def zoom(self, page: Page, found: Counter[str], fault: object) -> None:
+    def zoom(self, page: Page, fault: Callable) -> None:
         """Each timeline shows all events of its file."""
         for figure in page.locator("figure.course-timeline").all():
-            found["timelines"] += 1
+            self.counts["timelines"] += 1
             figure.get_by_role("button", name="Zoom into it").click()
             figure.locator("svg [data-event]").first.wait_for()
             file = page.request.get(page.evaluate("([file, at]) => new URL(file, at).href", [
@@ -89,18 +82,10 @@ class Look:
             if (drawn := figure.locator("svg [data-event]").count()) != len(events):
                 fault("differ from Python", f"a timeline draws {drawn} of {len(events)} events")
 
-    def table(self) -> str:
-        """In Markdown, a row for each kind of page."""
-        rows = [["", *COLUMNS], ["---"] * (len(COLUMNS) + 1)]
-        rows += [[kind, *(f"{found[column]:,}" for column in COLUMNS)] for kind, found in sorted(self.counts.items())]
-        total = sum(self.counts.values(), Counter())
-        rows.append(["all", *(f"{total[column]:,}" for column in COLUMNS)])
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.site.live.every_page", description=__doc__.splitlines()[0])
-    parser.add_argument("site", type=Path, help="the folder that `make site` has written")
+    parser.add_argument("site", type=Path, nargs="?", default=Path("build/site"), help="what `make site` has written")
     parser.add_argument("--only", default="**/*.html", help="pages to look at, as a pattern of files")
     parser.add_argument("--axe-every", type=int, default=1, metavar="N",
                         help="axe-core on every Nth page alone: it takes seconds for a long listing")
@@ -108,19 +93,16 @@ def main() -> None:
     paths = sorted(path.relative_to(chosen.site).as_posix() for path in chosen.site.glob(chosen.only))
     if not paths:
         parser.error(f"no page {chosen.only} in {chosen.site}: `make site` writes them")
-    began = time.perf_counter()
     site = chosen.site.resolve()
     with served(site.parent) as host, sync_playwright() as playwright:  # so that the site lies below a path
         address = f"{host}/{site.name}"
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         look = Look(browser.new_context(viewport={"width": 1200, "height": 1600}), address)
         for number, path in enumerate(paths, 1):
-            print(f"\r[{number}/{len(paths)}, {time.perf_counter() - began:.0f} s] {path:60}", end="", file=sys.stderr)
+            print(f"\r[{number}/{len(paths)}] {path:60}", end="", file=sys.stderr)
             look.at(path, with_axe=number % chosen.axe_every == 0)
         browser.close()
-    print(file=sys.stderr)
-    print(look.table())
-    print(*look.faults, sep="\n")
+    print("", *(f"{count:,} {what}" for what, count in sorted(look.counts.items())), *look.faults, sep="\n")
     sys.exit(bool(look.faults))
 
 

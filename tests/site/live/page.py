@@ -11,13 +11,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import BrowserContext
+
 from course_lib import widgets
 from tools.site.live.build import classes
 from tools.site.widgets import first_state
 
 EVERY = [kind.__name__ for kind in classes() if kind is not widgets.Prediction]
 QUESTIONS = {"How many bytes does each rank send?": ("bytes", []), "Which is faster?": ("", ["ring", "tree"])}
-DARK = "html.dark body { background: #131416; color: #cfd0d0; }"
+DARK = "body[data-theme=dark] { background: #131416; color: #cfd0d0; } body[data-theme=dark] a { color: #9db8ff }"
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -27,20 +29,28 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-class QuietServer(ThreadingHTTPServer):
-    """Without a traceback where a page was closed while it loaded."""
-
-    def handle_error(self, *request: Any) -> None:
-        pass
-
-
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address at which `folder` is served."""
-    with QuietServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        server.handle_error = lambda *request: None  # no traceback where a page was closed while it loaded
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+class Opened:
+    """A page, and what it complains about."""
+
+    def __init__(self, context: BrowserContext, address: str, site: str = "") -> None:
+        """site: where all that the page asks for has to lie."""
+        self.context, self.page, self.errors = context, context.new_page(), []
+        self.page.set_default_timeout(180_000)  # a busy machine takes long to compile Python
+        self.page.on("console", lambda said: said.type == "error" and self.errors.append(said.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda asked: asked.url.startswith((site, "data:", "blob:"))
+                     or self.errors.append(f"asks {asked.url}"))
+        self.page.goto(address, wait_until="load")
 
 
 def figure(name: str, settings: dict[str, Any] | None = None, stored: bool = True) -> str:

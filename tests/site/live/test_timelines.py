@@ -6,7 +6,6 @@ import pytest
 
 from course_lib.runtime import launch, record_timeline, span
 from tests.site.live.page import write_page
-from tests.site.live.test_reach import serious
 from tools.site.outputs import timeline_figure
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
@@ -15,7 +14,8 @@ IMAGE = '<p class="course-picture"><img alt="Timeline of 2 ranks" width="100" he
 
 
 @pytest.fixture(scope="module")
-def timeline():
+def timeline(site):
+    """Of two ranks, which is on the page "timeline"."""
     def work():  # by value: ranks need not import what drives a browser
         import torch
         import torch.distributed as dist
@@ -26,18 +26,19 @@ def timeline():
                     torch.ones(400, 400) @ torch.ones(400, 400)
                 dist.all_reduce(torch.ones(1000))
 
-    return launch(work, world_size=2).timeline
+    found = launch(work, world_size=2).timeline
+    figure = timeline_figure(IMAGE, found.data_to_keep()["chrome_trace"], site / "pictures", "../")
+    write_page(site / "pages" / "timeline.html", figure)
+    return found
 
 
 @pytest.fixture
-def shown(site, timeline, opened):
-    """The page of the timeline after its button was pressed, and its picture."""
-    figure = timeline_figure(IMAGE, timeline.data_to_keep()["chrome_trace"], site / "pictures", "../")
-    write_page(site / "pages" / "timeline.html", figure)
+def page(timeline, opened):
+    """The page after its button was pressed."""
     found = opened("timeline.html")
     found.page.get_by_role("button", name="Zoom into it").click()
     found.page.locator("svg [data-event]").first.wait_for()
-    yield found
+    yield found.page
     assert found.errors == []
 
 
@@ -47,8 +48,7 @@ def window(page):
     return page.locator("svg [data-event]").count(), float(ticks[0]), float(ticks[-1])
 
 
-def test_every_event_of_every_rank_is_drawn_where_it_was(shown, timeline):
-    page = shown.page
+def test_every_event_of_every_rank_is_drawn_where_it_was_and_can_be_had_as_perfettos_file(page, timeline):
     events = timeline.events + timeline.waits
     assert window(page)[0] == len(events) > 2 * 3 * 3
     assert page.locator("svg text", has_text="rank 1").count() == 1
@@ -59,13 +59,30 @@ def test_every_event_of_every_rank_is_drawn_where_it_was(shown, timeline):
     whole = max(event.end_s for event in events) - zero
     expected = sorted(58 + room * (event.start_s - zero) / whole for event in events)
     assert sorted(x for x, _ in drawn) == pytest.approx(expected, abs=0.5)
-    widest = max(events, key=lambda event: event.duration_s)
-    assert max(width for _, width in drawn) == pytest.approx(room * widest.duration_s / whole, abs=1)
+    longest = max(event.duration_s for event in events)
+    assert max(width for _, width in drawn) == pytest.approx(room * longest / whole, abs=1)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="a file for Perfetto").click()
+    with open(download.value.path(), encoding="utf-8") as file:
+        complete = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+    assert len(complete) == len(events) and {event["pid"] for event in complete} == {0, 1}
+    page.get_by_role("button", name="Back to the recorded picture").click()
+    assert page.get_by_alt_text("Timeline of 2 ranks").is_visible() and page.get_by_role("application").count() == 0
 
 
-def test_it_zooms_and_moves_by_keys_and_buttons_and_shows_all_again(shown):
-    page, picture = shown.page, shown.page.get_by_role("application")
-    everything = window(page)
+def test_it_zooms_and_moves_by_keys_and_buttons_and_tells_events_one_by_one(page):
+    picture, everything = page.get_by_role("application"), window(page)
+    said = page.locator(".course-timeline-view [role=status]")
+    picture.press("ArrowDown")
+    first = said.text_content()
+    assert first.startswith("Rank 0, compute: forward, step 0; ") and "ms" in first or "µs" in first
+    picture.press("ArrowDown")
+    assert said.text_content().startswith("Rank 0, compute: inner; ")
+    picture.press("ArrowUp")
+    assert said.text_content() == first
+    page.locator("svg [data-event]").last.click(force=True)
+    assert said.text_content().startswith("Rank 1, waiting: ")
+
     page.get_by_role("button", name="Zoom in", exact=True).click()
     picture.press("+")
     closer = window(page)
@@ -84,39 +101,10 @@ def test_it_zooms_and_moves_by_keys_and_buttons_and_shows_all_again(shown):
     assert window(page)[1] < before[1]
 
 
-def test_events_are_told_one_by_one_by_keys_and_by_a_click(shown):
-    page, picture = shown.page, shown.page.get_by_role("application")
-    said = page.locator(".course-timeline-view [role=status]")
-    picture.press("ArrowDown")
-    first = said.text_content()
-    assert first.startswith("Rank 0, compute: forward, step 0; ") and "ms" in first or "µs" in first
-    picture.press("ArrowDown")
-    assert said.text_content().startswith("Rank 0, compute: inner; ")
-    picture.press("ArrowUp")
-    assert said.text_content() == first
-    page.locator("svg [data-event]").last.click(force=True)
-    assert said.text_content().startswith("Rank 1, waiting: ")
-
-
-def test_the_link_is_perfettos_file_and_the_recorded_picture_comes_back(shown, timeline):
-    page = shown.page
-    with page.expect_download() as download:
-        page.get_by_role("link", name="a file for Perfetto").click()
-    with open(download.value.path(), encoding="utf-8") as file:
-        trace = json.load(file)["traceEvents"]
-    complete = [event for event in trace if event["ph"] == "X"]
-    assert len(complete) == len(timeline.events + timeline.waits) and {e["pid"] for e in complete} == {0, 1}
-    page.get_by_role("button", name="Back to the recorded picture").click()
-    assert page.get_by_alt_text("Timeline of 2 ranks").is_visible() and page.get_by_role("application").count() == 0
-
-
-def test_axe_finds_nothing_serious_and_a_telephone_is_wide_enough(shown):
-    assert serious(shown.page) == {}
-    shown.page.set_viewport_size({"width": 360, "height": 780})
-    assert shown.page.evaluate("document.scrollingElement.scrollWidth") <= 360
-
-
-def test_events_that_do_not_load_leave_the_recorded_picture(site, opened):
+def test_a_timeline_has_nothing_serious_fits_a_telephone_and_stays_a_picture_where_its_events_do_not_load(
+        timeline, site, opened, look):
+    look.at("pages/timeline.html")
+    assert "\n".join(look.faults) == "" and look.counts["timelines"] == 1
     write_page(site / "pages" / "gone.html", timeline_figure(IMAGE, '{"traceEvents": []}', site / "nowhere", "../"))
     page = opened("gone.html").page
     page.get_by_role("button", name="Zoom into it").click()

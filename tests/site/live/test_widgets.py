@@ -3,6 +3,7 @@
 import pytest
 
 from course_lib import widgets
+from tests.browser.conftest import photograph
 from tests.site.live.page import EVERY
 from tests.site.live.widget_on_page import (
     MODEL,
@@ -10,73 +11,82 @@ from tests.site.live.widget_on_page import (
     move_all_controls,
     on_the_page,
     require_what_python_draws,
+    widget_of,
 )
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
-@pytest.mark.sweep("name", few=["ZeroMemory", "RingAllReduce"], all=EVERY,
-                   words=f"2 widgets of {len(EVERY)} on a static page")
-def test_every_control_moves_its_widget_to_what_python_draws_without_a_network(cut_off, name):
-    assert move_all_controls(cut_off.page, name) > 0
-    assert cut_off.errors == []
+# Drags the first slider of ZeroMemory from end to end; [how often Python was asked, how many places it has].
+DRAG = """async () => {
+    const slider = document.querySelector("#ZeroMemory input");
+    const posted = [];
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function (message) { posted.push(message); return post.call(this, message); };
+    for (let place = 0; place <= Number(slider.max); place += 1) {
+        slider.value = place;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    await new Promise((done) => {
+        const look = () => (document.querySelector("#ZeroMemory .course-live").dataset.waits === "false"
+            ? done() : requestAnimationFrame(look));
+        look();
+    });
+    Worker.prototype.postMessage = post;
+    return [posted.length, Number(slider.max) + 1];
+}"""
 
 
-def test_a_page_shows_every_widget_before_python_is_wanted(opened):
+def test_a_page_shows_every_widget_before_python_is_wanted_and_then_needs_no_network(opened):
     found = opened("all.html")
-    found.page.locator(f"#{EVERY[-1]} .picture > svg").wait_for()
+    page = found.page
+    page.locator(f"#{EVERY[-1]} .picture > svg").wait_for()
     for name in EVERY:
-        require_what_python_draws(found.page, name)
-    marks = found.page.evaluate("performance.getEntriesByType('mark').map(({ name }) => name)")
-    assert "course: widget there" in marks and "course: Python wanted" not in marks and found.errors == []
+        require_what_python_draws(page, name)
+    marks = page.evaluate("performance.getEntriesByType('mark').map(({ name }) => name)")
+    assert "course: widget there" in marks and "course: Python wanted" not in marks
+    for theme in ("dark", "light"):
+        page.evaluate(f"document.body.dataset.theme = '{theme}'")
+        page.locator(f"#ZeroMemory .course-live[data-jp-theme-light={str(theme == 'light').lower()}]").wait_for()
+        assert min(min(widget_of(page, name).contrasts()) for name in ("ZeroMemory", "RingAllReduce")) >= 4.5
 
-
-def test_a_slider_that_is_held_asks_only_for_what_it_shows_when_python_is_free(cut_off):
-    page = cut_off.page
-    asked = page.evaluate("""async () => {
-        const slider = document.querySelector("#ZeroMemory input");
-        const posted = [];
-        const post = Worker.prototype.postMessage;
-        Worker.prototype.postMessage = function (message) { posted.push(message); return post.call(this, message); };
-        for (let place = 0; place <= Number(slider.max); place += 1) {
-            slider.value = place;
-            slider.dispatchEvent(new Event("input", { bubbles: true }));
-        }
-        await new Promise((done) => {
-            const look = () => (document.querySelector("#ZeroMemory .course-live").dataset.waits === "false"
-                ? done() : requestAnimationFrame(look));
-            look();
-        });
-        Worker.prototype.postMessage = post;
-        return [posted.length, Number(slider.max) + 1];
-    }""")
-    assert asked[0] <= 2 < asked[1]  # the first, and the last
+    page.locator("#RingAttentionSteps input").first.press("ArrowRight")
+    answered(page, "RingAttentionSteps")
+    found.context.set_offline(True)
+    for name in ("ZeroMemory", "RingAllReduce"):
+        assert move_all_controls(page, name) > 0
+    asked, places = page.evaluate(DRAG)
+    assert asked <= 2 < places  # the first, and the last: what is shown when Python is free
     answered(page, "ZeroMemory")
     require_what_python_draws(page, "ZeroMemory")
 
-
-def test_a_value_that_cannot_be_is_refused_in_pythons_words_and_taken_back(cut_off):
-    page = cut_off.page
-    figure = page.locator("#ExpertLoad")
-    before = on_the_page(page, "ExpertLoad")
-    figure.evaluate(f"(figure) => {{ const model = ({MODEL})(figure); model.set('balancing', 'luck');"
-                    " return model.save_changes(); }")
+    before = on_the_page(page, "ExpertLoad")  # what cannot be is refused in Python's words, and taken back
+    page.locator("#ExpertLoad").evaluate(f"(figure) => {{ const model = ({MODEL})(figure); model.set('balancing', "
+                                         "'luck'); return model.save_changes(); }")
     with pytest.raises(ValueError) as refused:
         widgets.ExpertLoad(balancing="luck")
-    assert figure.locator(".course-status").text_content() == str(refused.value)
+    assert page.locator("#ExpertLoad .course-status").text_content() == str(refused.value)
     assert on_the_page(page, "ExpertLoad") == before
+    photograph(page, "site_all", full_page=True)
+    assert found.errors == []
 
 
-def test_without_a_stored_state_the_recorded_picture_stands_until_a_button_is_pressed(opened):
-    found = opened("recorded.html")
-    page = found.page
-    assert page.get_by_text("the recorded picture", exact=True).is_visible()
+def test_a_recorded_picture_stands_until_a_button_is_pressed_and_says_where_python_cannot_be_loaded(opened):
+    page = opened("recorded.html").page
+    picture = page.get_by_text("the recorded picture", exact=True)
+    page.route("**/course.zip", lambda route: route.fulfill(status=404))
+    assert picture.is_visible()
+    page.get_by_role("button", name="Move it").click()
+    page.get_by_text("Python did not load: Error: course.zip: 404").wait_for()
+    assert picture.is_visible()
+    page.unroute("**/course.zip")
+    page.reload()
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.get_by_text("Python is loading into your browser").wait_for()
     page.locator("#ZeroMemory .picture > svg").wait_for()
     assert page.evaluate("document.activeElement.closest('.controls') !== null")
     require_what_python_draws(page, "ZeroMemory")
-    assert on_the_page(page, "ZeroMemory")[0]["stage"] == 2 and found.errors == []
+    assert on_the_page(page, "ZeroMemory")[0]["stage"] == 2
 
 
 def test_with_the_network_cut_after_a_page_was_opened_all_stands_and_moves_when_it_is_back(opened):
@@ -97,15 +107,3 @@ def test_with_the_network_cut_after_a_page_was_opened_all_stands_and_moves_when_
     answered(page, "ZeroMemory")
     assert on_the_page(page, "ZeroMemory") != before
     require_what_python_draws(page, "ZeroMemory")
-
-
-def test_where_python_cannot_be_loaded_the_page_says_so_and_the_next_try_may_succeed(opened):
-    found = opened("recorded.html")
-    page = found.page
-    page.route("**/course.zip", lambda route: route.fulfill(status=404))
-    page.get_by_role("button", name="Move it").click()
-    page.get_by_text("Python did not load: Error: course.zip: 404").wait_for()
-    assert page.get_by_text("the recorded picture", exact=True).is_visible()
-    page.unroute("**/course.zip")
-    page.get_by_role("button", name="Move it").click()
-    page.locator("#ZeroMemory .picture > svg").wait_for()
