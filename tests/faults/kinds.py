@@ -165,6 +165,26 @@ class Outcome:
     late_s: float
 
 
+def rank_sum() -> float:
+    """What works after every fault: the sum of the ranks' numbers, on each of them."""
+    ranks = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(ranks)
+    return ranks.item()
+
+
+def start_a_daemon() -> int:
+    """Fork twice and leave the session, as daemons do; returns the daemon's process id."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            os.closerange(0, 100)
+            time.sleep(1000)
+        os._exit(0)
+    return int(os.read(read, 20))
+
+
 def work(kind: str, plan: Plan, folder: str) -> Any:
     """What every rank of a launch runs. Leaves the time of the fault in `folder`."""
     names: dict[str, Any] = {}

@@ -15,25 +15,18 @@ from collections import defaultdict
 from pathlib import Path
 
 import psutil
-import torch
-import torch.distributed as dist
 from tqdm.auto import trange
+
+from course_lib.runtime import launch, launcher, testing
+from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S, Plan, complaints, inject, rank_sum
+from tests.faults.traces import traces
 
 ROW = "{:<46} {:>6} {:>12} {:>10} {:>9}"
 SERVER_LIMIT_S = 2.0  # after which a silent server counts as frozen; 25 s outside this soak
 
 
-def rank_sum() -> float:
-    ranks = torch.tensor([float(dist.get_rank())])
-    dist.all_reduce(ranks)
-    return ranks.item()
-
-
 def soak(num_faults: int, seed: int) -> int:
     """Inject the faults in this process; returns the number of broken promises."""
-    from course_lib.runtime import launcher, testing
-    from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S
-
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs deaf to it
     launcher.pool().wait_for_preload()
     assert rank_sum_works(2), "launch does not work even without faults"
@@ -43,10 +36,10 @@ def soak(num_faults: int, seed: int) -> int:
     for number in trange(num_faults, desc="faults", disable=None):
         kind = choose.choice(IN_LAUNCH)
         with testing.limits(lives_within_s=SERVER_LIMIT_S):
-            late, complaints = one_fault(kind, choose)
+            late, told = one_fault(kind, choose)
         late_s[kind].append(late)
-        broken[kind] += complaints
-        for complaint in complaints:
+        broken[kind] += told
+        for complaint in told:
             print(f"fault {number} ({kind}): {complaint}", flush=True)
     for kind in IN_LAUNCH:
         limit_s = SOON_S.get(FAULTS[kind].error)
@@ -58,27 +51,21 @@ def soak(num_faults: int, seed: int) -> int:
 
 def one_fault(kind: str, choose: random.Random) -> tuple[float, list[str]]:
     """Inject one fault somewhere; returns how late its end was in seconds, and what was not as promised."""
-    from tests.faults.kinds import FAULTS, SOON_S, Plan, complaints, inject
-    from tests.faults.traces import traces
-
     world_size = choose.randint(2, 4)
     plan = Plan(choose.randrange(world_size), world_size, choose.randrange(20), 100_000, 200_000_000)
-    folder = tempfile.gettempdir()
-    before = traces(folder)
+    before = traces(tempfile.gettempdir())
     outcome = inject(kind, plan)
     told = complaints(kind, plan, outcome)
     limit_s = SOON_S.get(FAULTS[kind].error)
     if limit_s is not None and outcome.late_s > limit_s:
         told.append(f"the error came after {outcome.late_s:.2f} s, promised were {limit_s:g} s")
-    told += [f"left behind: {trace}" for trace in traces(folder).since(before)]
+    told += [f"left behind: {trace}" for trace in traces(tempfile.gettempdir()).since(before)]
     if not rank_sum_works(world_size):
         told.append("the next launch did not work")
     return outcome.late_s, told
 
 
 def rank_sum_works(world_size: int) -> bool:
-    from course_lib.runtime import launch
-
     return launch(rank_sum, world_size=world_size) == [sum(range(world_size))] * world_size
 
 

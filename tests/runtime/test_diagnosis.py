@@ -89,10 +89,6 @@ def test_signals_and_exit_codes_are_named():
 
 # In step: every rank of a group has made the same calls on it, and no message is left
 
-def make_crew():
-    return Crew(None, Task(0, 3, "gloo", "store", 0, 1, 60.0, b""), {}, stays=True)
-
-
 @pytest.mark.parametrize("counts, in_step", [
     ({}, True),
     ({rank: {("all_reduce", WORLD): 2} for rank in WORLD}, True),
@@ -105,18 +101,9 @@ def make_crew():
     ({0: {("send", WORLD): 1}, 2: {("recv", PAIR): 1}}, False),
 ])
 def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_message_was_received(counts, in_step):
-    crew = make_crew()
+    crew = Crew(None, Task(0, 3, "gloo", "store", 0, 1, 60.0, b""), {}, stays=True)
     crew.note_counts(counts)
     assert crew.is_in_step() is in_step
-
-
-def test_a_call_goes_to_the_ranks_that_are_asked_for_in_the_newest_group():
-    crew = make_crew()
-    crew.group = 4
-    assert [(task.rank, task.call, task.group) for task in crew.make_tasks(b"x", [2, 0])] == [(0, b"x", 4),
-                                                                                             (2, b"x", 4)]
-    assert {task.meeting for task in crew.make_tasks(b"x", group=1)} == {"store-group-1"}
-    assert {task.store for task in crew.make_tasks(b"x")} == {"store"}
 
 
 # Stuck: only what was seen counts, whatever the clock says

@@ -14,62 +14,34 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills kernels a
 
 _WITHIN_S = 60.0  # a watchdog, not a claim
 
-RANK_SUM = """
-def rank_sum():
-    ranks = torch.tensor([float(dist.get_rank())])
-    dist.all_reduce(ranks)
-    return ranks.item()
-
-launch(rank_sum, world_size=2)
-"""
-
 
 @pytest.fixture(autouse=True)
 def the_next_launch_works(kernel):
     yield
-    assert kernel.run(RANK_SUM).value == "[1.0, 1.0]"
+    assert kernel.run("from tests.faults.kinds import rank_sum\nlaunch(rank_sum, world_size=2)").value == "[1.0, 1.0]"
 
 
-def test_an_error_names_the_cell_and_the_line_in_a_few_lines_of_text(kernel):
-    number = kernel.run("def divide(by):\n"
-                        "    if dist.get_rank() == 1:\n"
-                        "        return 1 / by\n"
-                        "    dist.barrier()").number
-    error = kernel.run("launch(divide, 0, world_size=2)").error
-    assert error["ename"] == "RankFailed"
-    told = "\n".join(error["traceback"])
-    assert told == (f"RankFailed: rank 1 failed at cell In[{number}], line 3\n"
-                    "    return 1 / by\n"
-                    "  ZeroDivisionError: division by zero")
+LONELY = "def lonely():\n    if dist.get_rank() == 0:\n        dist.recv(torch.zeros(4), src=1)"
+DIVIDE = "def divide(by):\n    if dist.get_rank() == 1:\n        return 1 / by\n    dist.barrier()"
+DIVIDED = "RankFailed: rank 1 failed at cell In[{0}], line 3\n    return 1 / by\n  ZeroDivisionError: division by zero"
 
 
-def test_functions_of_several_cells_are_told_as_a_traceback_of_cells(kernel):
-    number = kernel.run("def inner():\n    raise ValueError('no such layer')").number
-    told = "\n".join(kernel.run("def outer():\n    inner()\n\nlaunch(outer, world_size=1)").error["traceback"])
-    assert f"rank 0 failed at cell In[{number}], line 2" in told
-    assert f"cell In[{number + 1}], line 2 in outer" in told
-    assert "launcher.py" not in told and len(told.splitlines()) <= 8
-
-
-def test_an_exception_class_of_a_cell_is_told_by_its_name_and_comes_back_as_cause(kernel):
-    kernel.run("class OutOfBudget(Exception):\n    pass\n\ndef spend():\n    raise OutOfBudget(3)")
-    reply = kernel.run("try:\n    launch(spend, world_size=1)\n"
-                       "except Exception as error:\n    print(type(error.cause) is OutOfBudget, error.cause.args)")
-    assert reply.printed() == "True (3,)\n"
-
-
-def test_a_deadlock_points_at_cells(kernel):
-    reply = kernel.run("def lonely():\n    if dist.get_rank() == 0:\n        dist.recv(torch.zeros(4), src=1)\n\n"
-                       "launch(lonely, world_size=2)")
-    told = "\n".join(reply.error["traceback"])
-    assert reply.error["ename"] == "Deadlock"
-    assert f"rank 0  waits at cell In[{reply.number}], line 3:  dist.recv(torch.zeros(4), src=1)" in told
-    assert "rank 0 waits for rank 1, which has already returned" in told
+@pytest.mark.parametrize("defines, calls, expected, most_lines", [
+    (DIVIDE, "launch(divide, 0, world_size=2)", [DIVIDED], 3),
+    ("def inner():\n    raise ValueError('no such layer')", "def outer():\n    inner()\n\nlaunch(outer, world_size=1)",
+     ["rank 0 failed at cell In[{0}], line 2", "cell In[{1}], line 2 in outer"], 8),
+    (LONELY, "launch(lonely, world_size=2)",
+     ["Deadlock: ", "rank 0  waits at cell In[{0}], line 3:  dist.recv(torch.zeros(4), src=1)",
+      "rank 0 waits for rank 1, which has already returned"], 8),
+], ids=["an error", "functions of two cells", "a deadlock"])
+def test_an_error_names_the_cells_and_their_lines_in_a_few_lines_of_text(kernel, defines, calls, expected, most_lines):
+    number, reply = kernel.run(defines).number, kernel.run(calls)
+    assert all(words.format(number, reply.number) in reply.told() for words in expected), reply.told()
+    assert "launcher.py" not in reply.told() and len(reply.told().splitlines()) <= most_lines
 
 
 def test_output_appears_while_the_ranks_still_run(kernel, tmp_path):
-    go_on = tmp_path / "go_on"
-    reply = Reply()
+    go_on, reply = tmp_path / "go_on", Reply()
     code = f"""
 def talk():
     print("hello")
@@ -87,34 +59,27 @@ launch(talk, world_size=2)
 
 
 def test_while_pytest_runs_output_comes_in_rank_order(kernel):
-    code = """
+    reply = kernel.run("""
 os.environ["PYTEST_CURRENT_TEST"] = "as under nbval"
 
 def talk():
     for rank in reversed(range(3)):  # rank 2 speaks first
         if dist.get_rank() == rank:
-            print("hello")
-            print("again")
+            print("hello\\nagain")
         dist.barrier()
 
 launch(talk, world_size=3)
 del os.environ["PYTEST_CURRENT_TEST"]
-"""
-    expected = "".join(f"[rank {rank}] hello\n[rank {rank}] again\n" for rank in range(3))
-    assert kernel.run(code).printed() == expected
+""")
+    assert reply.printed() == "".join(f"[rank {rank}] hello\n[rank {rank}] again\n" for rank in range(3))
 
 
 @pytest.mark.parametrize("forever", ["while True: pass", "sum(range(10**12))"])  # the second keeps the interpreter
 def test_interrupting_what_does_not_end_tells_where_each_rank_was(kernel, forever):
-    code = f"""def spin():
-    print("spinning")
-    {forever}
-
-launch(spin, world_size=2)"""
+    code = f"def spin():\n    print('spinning')\n    {forever}\n\nlaunch(spin, world_size=2)"
     reply = kernel.interrupt_once(code, lambda reply: reply.printed().count("spinning") == 2)
-    told = "\n".join(reply.error["traceback"])
-    assert reply.error["ename"] == "LaunchInterrupted" and len(told.splitlines()) == 3
-    assert all(f"rank {rank}  was at cell In[{reply.number}], line " in told for rank in (0, 1))
+    assert reply.error["ename"] == "LaunchInterrupted" and len(reply.told().splitlines()) == 3
+    assert all(f"rank {rank}  was at cell In[{reply.number}], line " in reply.told() for rank in (0, 1))
 
 
 LAUNCH = """

@@ -33,7 +33,10 @@ def wait(start_s, end_s, rank=0):
     return event("waiting", start_s, end_s, rank=rank)
 
 
-def timeline(*events, waits=(), ranks=(0,), clock=Clock("here", 0.0, 0.0)):
+HERE = Clock("here", 0.0, 0.0)
+
+
+def timeline(*events, waits=(), ranks=(0,), clock=HERE):
     return Timeline(ranks, list(events), list(waits), clock)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -21,6 +22,19 @@ from tools.harness.needs import kept, uses_team
 pytestmark = pytest.mark.ci
 _WITHIN_S = 80.0  # a watchdog: eight interpreters import torch
 ROOT = Path(__file__).parents[2]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def run_script(text: str, folder: Path, *arguments: str, starter: Sequence[str] = ()) -> str:
+    (folder / "script.py").write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg",
+                   "TMPDIR": str(folder)}
+    ran = subprocess.run([sys.executable, *starter, "script.py", *arguments], cwd=folder, env=environment,
+                         capture_output=True, text=True, timeout=_WITHIN_S)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
 
 SCRIPT = '''
 import atexit, json, os, pathlib, sys
@@ -60,25 +74,14 @@ if os.environ.get("RANK", "0") == "0":
 
 
 def losses_in(output: str) -> list[list[float]]:
-    lines = [line for line in output.splitlines() if line.startswith("losses ")]
-    assert len(lines) == 1, output
-    return json.loads(lines[0].removeprefix("losses "))
-
-
-def output_of(*command: str, cwd: Path) -> str:
-    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
-    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    ran = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True,
-                         timeout=_WITHIN_S)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    line, = (line for line in output.splitlines() if line.startswith("losses "))
+    return json.loads(line.removeprefix("losses "))
 
 
 def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    assert losses_in(both.stdout) == losses_in(output_of("train.py", "4", cwd=tmp_path))
+    assert losses_in(both.stdout) == losses_in(run_script(SCRIPT, tmp_path, "4"))
     assert len(losses_in(both.stdout)) == 4 and len({tuple(of_rank) for of_rank in losses_in(both.stdout)}) == 4
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
@@ -86,12 +89,8 @@ def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
 
 
 CROSSING = """
-import os
-import time
-
-import torch
-import torch.distributed as dist
-
+import os, time
+import torch, torch.distributed as dist
 from course_lib.runtime import launch
 
 def both():
@@ -119,7 +118,7 @@ def test_a_slow_cable_is_slow_and_what_stays_on_a_host_is_not():
     assert across_s > 0.9 * 4 * 2**20 / rate > 3 * inside_s  # 1.5 M of 4 MiB at least has to cross
 
 
-def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
+def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind_and_what_cannot_be_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="the reader's own mistake"):
         on_hosts("raise ValueError('the reader' + chr(39) + 's own mistake')", ranks_per_host=1)
     with pytest.raises(TimeoutError, match="not done after 3 s"):
@@ -127,9 +126,6 @@ def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             assert b"the-mark-of-this-test" not in (process / "cmdline").read_bytes()
-
-
-def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
     with pytest.raises(ValueError, match="bytes_per_s=0: expected a positive number"):
         shaping_command(0)
     monkeypatch.setattr("course_lib.runtime.hosts.why_not", lambda slow: "no kernel of ours")
@@ -145,11 +141,14 @@ import json, os, pathlib
 import torch, torch.distributed as dist
 from course_lib.runtime import record_communication, start_ranks
 
+class Sum(list):
+    "Of the script itself, which ranks do not run."
+
 def add_up():
     x = torch.full((2,), dist.get_rank() + 1.0)
     with record_communication():
         dist.all_reduce(x)
-    return x.tolist()
+    return Sum(x.tolist())
 
 def main():
     with start_ranks(2) as team:
@@ -157,6 +156,7 @@ def main():
         team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
         team.push(z=3)
         some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
+        assert all(type(each) is Sum for each in ran)
         return [list(ran), ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")], some,
                 team.pull("z"), team[1].eval("z * 10"), team.alive, repr(team)]
 
@@ -166,30 +166,25 @@ if os.environ.get("RANK", "0") == "0":
 """
 
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-
-
 @pytest.mark.parametrize("starter", [[], TORCHRUN], ids=["python", "torchrun"])
 def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
-    (tmp_path / "script.py").write_text(TEAM)
-    output_of(*starter, "script.py", cwd=tmp_path)
+    run_script(TEAM, tmp_path, starter=starter)
+    assert starter or sorted(os.listdir(tmp_path)) == ["script.py", "told.json"]  # the server went with the script
     told = json.loads((tmp_path / "told.json").read_text())
     assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
     assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
 
 
 NOTEBOOK_AS_SCRIPT = """
-import json, os, pathlib, sys
+import json, os, pathlib
 from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance(colors="NoColor")
-values = []
-for cell in json.loads(pathlib.Path("cells.json").read_text()):
-    ran = shell.run_cell(cell)
-    ran.raise_error()
-    values.append(repr(ran.result))
+ran = [shell.run_cell(cell) for cell in json.loads(pathlib.Path("cells.json").read_text())]
+for each in ran:
+    each.raise_error()
 if os.environ["RANK"] == "0":
-    pathlib.Path("values.json").write_text(json.dumps(values))
+    pathlib.Path("values.json").write_text(json.dumps([repr(each.result) for each in ran]))
 """
 
 
@@ -200,6 +195,5 @@ def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(c
                if cell.cell_type == "code"]
     cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
     (tmp_path / "cells.json").write_text(json.dumps(cells))
-    (tmp_path / "script.py").write_text(NOTEBOOK_AS_SCRIPT)
-    output_of(*TORCHRUN, "script.py", cwd=tmp_path)
+    run_script(NOTEBOOK_AS_SCRIPT, tmp_path, starter=TORCHRUN)
     assert told in json.loads((tmp_path / "values.json").read_text())

@@ -24,13 +24,6 @@ def notebook():
     watching.stop()
 
 
-def test_a_look_tells_the_line_and_that_nothing_is_waited_for(notebook):
-    notebook.send(ASK)
-    seen = notebook.recv()
-    assert any(frame.function == "test_a_look_tells_the_line_and_that_nothing_is_waited_for" for frame in seen.frames)
-    assert seen.waits_in is None
-
-
 @pytest.mark.parametrize("meanwhile", [True, False])
 def test_being_looked_at_keeps_no_tensor_of_the_function_alive(notebook, monkeypatch, meanwhile):
     """Neither while the look takes its time nor after it: a cycle would be collected some time, too late for memory."""
