@@ -31,32 +31,25 @@ def said_by(script, *arguments, path, cwd):
 
 # As in a CUDA build: there is a triton, and it works, unless somebody asks it for its driver.
 IMPORTS = '''
-import importlib, json, os, sys, threading, types
+import importlib, json, os, sys, threading
 from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
 
 touched = []
 
-class Anything(types.ModuleType):
+class Anything(MagicMock):
     """Module, decorator, constant, base: whatever an import needs."""
     __version__, __path__ = "3.0.0", []
     def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
         if name in ("active", "get_current_device", "get_current_target", "get_device_properties"):
             touched.append(f"triton's {name}")
-        return Anything(name)
-    def __call__(self, *arguments, **options):
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not options else Anything("called")
-    def __getitem__(self, key):
-        return Anything("item")
-    def __mro_entries__(self, bases):
-        return (object,)
+        return super().__getattr__(name)
 
 class Finder:
     def find_spec(self, name, *_):
         return ModuleSpec(name, self) if name.split(".")[0] == "triton" else None
     def create_module(self, spec):
-        return Anything(spec.name)
+        return Anything()
     def exec_module(self, module):
         pass
 
