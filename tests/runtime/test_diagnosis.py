@@ -76,14 +76,12 @@ def test_a_broken_connection_inside_a_collective_is_an_echo_and_a_failure_there_
     assert "Meanwhile:\n  rank 1 was in broadcast(float32[4]) at train.py, line 7" in str(error)
 
 
-def test_signals_and_exit_codes_are_named():
-    killed = str(diagnosis.rank_death(1, -9, (), None))
-    assert "was killed by SIGKILL (signal 9)" in killed and "memory ran out" in killed
+def test_a_death_tells_its_likely_cause_and_where_the_rank_was_last_seen():
+    assert "memory ran out" in str(diagnosis.rank_death(1, -9, (), None))
     beside = Frame(diagnosis.__file__.replace("runtime/ranks/diagnosis", "groups/exchange"), 7, None, "all_reduce")
     assert "has a different size" in str(diagnosis.rank_death(0, -6, (HERE, beside), None)), "its own thread aborted it"
     assert "has a different size" not in str(diagnosis.rank_death(0, -6, (HERE,), None))
     died = diagnosis.rank_death(2, 7, (), waits("barrier"))
-    assert "ended with exit code 7 before its function returned" in str(died)
     assert "last seen at train.py, line 7" in str(died) and (died.rank, died.exit_code) == (2, 7)
 
 

@@ -52,19 +52,6 @@ def test_each_kind_of_fault_ends_in_its_own_error_that_names_the_culprit(kind, s
     assert complaints(kind, plan, inject(kind, plan)) == []
 
 
-def test_many_lines_arrive_while_peers_print_as_well(capfd):
-    def talk():
-        for line in range(2000):
-            print(line, file=sys.stderr if line % 2 else sys.stdout)
-
-    launch(talk, world_size=3)
-    out, err = capfd.readouterr()
-    for rank in range(3):
-        mine = [line for line in out.splitlines() if line.startswith(f"[rank {rank}] ")]
-        assert mine == [f"[rank {rank}] {line}" for line in range(0, 2000, 2)]
-        assert err.count(f"[rank {rank}] ") == 1000
-
-
 # Who is to blame
 
 class SpeedLimit(Exception):

@@ -4,6 +4,7 @@ A moment is a message: the first, the second ... that the notebook's process sen
 tries some of them, `.ci/run` all.
 """
 
+import itertools
 import os
 import queue
 import random
@@ -53,22 +54,15 @@ class Moment:
     """Calls `act` once, as the message of that number passes; without a number never."""
 
     def __init__(self):
-        self.number, self.act, self.passed = None, None, 0
-        self._lock = threading.Lock()
+        self.set(None, None)
 
     def set(self, number, act):
-        self.number, self.act, self.passed = number, act, 0
+        self.number, self.act, self.came, self.passed = number, act, False, itertools.count(1)
 
     def __call__(self, sender, receiver, message):
-        with self._lock:
-            self.passed += 1
-            now = self.passed == self.number
-        if now:
+        if next(self.passed) == self.number:
+            self.came = True
             self.act()
-
-    @property
-    def came(self):
-        return self.number is not None and self.passed >= self.number
 
 
 @pytest.fixture
@@ -262,7 +256,7 @@ def test_a_kill_of_what_was_started_last_at_any_message_of_a_start_is_told(momen
     (signal.SIGKILL, lambda: launch(os.getpid, world_size=2), RankDied),
     (signal.SIGKILL, lambda: start_ranks(2), RankDied),
     (signal.SIGSTOP, lambda: launch(len, bytes(1 << 24), world_size=2, timeout=1.5), LaunchTimeout),
-])
+], ids=["launch", "start_ranks", "a launch whose rank stops"])
 def test_a_rank_that_dies_or_stops_before_it_is_spoken_to_is_told(number, start, error, monkeypatch):
     """One that stops never takes its task, which is longer than a pipe."""
     launcher.pool().wait_for_preload()
