@@ -8,18 +8,15 @@ import argparse
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-import psutil
 from tqdm.auto import trange
 
 from course_lib.runtime import launch, launcher, testing
 from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S, Plan, complaints, inject, rank_sum
-from tests.faults.traces import traces
+from tests.faults.traces import Traces, traces
 
 ROW = "{:<46} {:>6} {:>12} {:>10} {:>9}"
 SERVER_LIMIT_S = 2.0  # after which a silent server counts as frozen; 25 s outside this soak
@@ -69,34 +66,19 @@ def rank_sum_works(world_size: int) -> bool:
     return launch(rank_sum, world_size=world_size) == [sum(range(world_size))] * world_size
 
 
-def left_by(folder: str) -> list[str]:
-    """Files in the temporary folder of a soak that has ended, and processes that still have it as theirs."""
-    # torch keeps a cache of its own for compiled kernels, which it makes when it is imported.
-    left = [f"file {path}" for path in Path(folder).rglob("*") if not path.name.startswith("torchinductor_")]
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TMPDIR") == folder:
-                left.append(f"process {process.pid}: {' '.join(process.cmdline())}")
-        except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
-            pass
-    return left
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if os.environ.get("COURSE_LIB_SOAK"):
-        sys.exit(1 if soak(options.faults, options.seed) else 0)
-    # The faults have a process and a temporary folder of their own, so that what is left can be seen at the end.
     print(ROW.format("fault", "times", "latest s", "limit s", "broken"), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        own = {**os.environ, "TMPDIR": folder, "COURSE_LIB_SOAK": "1"}
-        code = subprocess.run([sys.executable, "-m", "tests.faults.soak", *sys.argv[1:]], env=own).returncode
-        left = left_by(folder)
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:  # all that the faults could leave lies in there
+        os.environ["TMPDIR"] = tempfile.tempdir
+        broken = soak(options.faults, options.seed)
+        launcher.pool().close()
+        left = traces(tempfile.tempdir).since(Traces(frozenset(), 0, traces().descriptors, frozenset()))
     print("at the end nothing is left" if not left else "\n".join(["left at the end:", *left]))
-    sys.exit(1 if code or left else 0)
+    sys.exit(1 if broken or left else 0)
 
 
 if __name__ == "__main__":

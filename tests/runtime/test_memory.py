@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import MemoryLog, launch, record_memory, span
 from course_lib.runtime.instruments.memory_track import OTHER, Track
+from tests.runtime.zoo import Tied
 
 FLOAT = 4  # bytes
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
@@ -71,29 +72,14 @@ def test_a_step_of_the_gpt_holds_twice_its_parameters_as_state_and_the_activatio
     assert second.peak_by_kind["gradients"] == weights
 
 
-class Oddities(nn.Module):
-    """A tied, a frozen and an unused parameter, and a buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(10, 8), nn.Linear(8, 10, bias=False)
-        self.head.weight = self.embed.weight
-        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
-        self.unused = nn.Parameter(torch.ones(100))
-        self.register_buffer("steps", torch.ones(5))
-
-    def forward(self, tokens):
-        return self.head(self.embed(tokens) * self.frozen).sum()
-
-
 def test_tied_parameters_count_once_frozen_and_unused_ones_have_no_gradient_and_no_momentum():
-    model = Oddities()
+    model = Tied()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with record_memory(model=model, optimizer=optimizer) as log:
-        model(torch.tensor([1, 2])).backward()
+        model.last(model.first(torch.ones(1, 3))).sum().backward()
         optimizer.step()
-    tied = 10 * 8 * FLOAT
-    assert log.by_kind == dict(zip(KINDS, (tied + (8 + 100) * FLOAT, tied, tied, 0, 5 * FLOAT)))
+    tied, frozen, unused, buffer = 9 * FLOAT, 3 * FLOAT, 100 * FLOAT, 3
+    assert log.by_kind == dict(zip(KINDS, (tied + frozen + unused, tied, tied, 0, buffer)))
 
 
 def test_a_model_counts_that_is_built_inside_the_block_or_named_and_not_one_that_was_there_before():
