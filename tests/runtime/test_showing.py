@@ -18,7 +18,7 @@ from course_lib.runtime.ranks.output import RankOutput, stable_output
 
 @pytest.mark.parametrize("pieces, shown", [
     ([(0, b"hel"), (1, b"other\n"), (0, b"lo\nrest")], ["", "[rank 1] other\n", "[rank 0] hello\n", "[rank 0] rest\n"]),
-    ([(0, b"\r 10%\r 20%")], ["\r[rank 0]  10%", "\r[rank 0]  20%\n"]),  # a progress bar redraws its line
+    ([(0, b"\r 10%\r 20%")], ["\r[rank 0]  10%\r", "[rank 0]  20%\n"]),  # a progress bar redraws its line
     ([(0, "grö".encode()[:3]), (0, "ö".encode()[1:] + b"\n")], ["", "[rank 0] grö\n", ""]),  # a character in two pieces
 ])
 def test_lines_appear_whole_even_when_they_arrive_in_pieces(pieces, shown, monkeypatch, capsys):
