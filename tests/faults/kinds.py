@@ -150,9 +150,14 @@ FAULTS = {
     "child that is left": Fault("child = subprocess.Popen(['sleep', '1000'])", None, peers=None),
     "folder that is gone": Fault("os.makedirs(f'gone{r}'); os.chdir(f'gone{r}'); os.rmdir(f'../gone{r}')", None,
                                  peers=None),
+    "kill -9 beside workers": Fault(
+        "batches = iter(torch.utils.data.DataLoader(range(9), num_workers=2)); next(batches); os.kill(os.getpid(), 9)",
+        RankDied, "rank {culprit} was killed by SIGKILL", SURVIVORS),
 }
 IN_LAUNCH = [kind for kind, fault in FAULTS.items() if fault.only != "team"]
 IN_TEAM = [kind for kind, fault in FAULTS.items() if fault.only != "launch"]
+FEW_IN_LAUNCH = [kind for number, kind in enumerate(IN_LAUNCH) if number % 2 == 0 or FAULTS[kind].only]
+FEW_IN_TEAM = [kind for kind in IN_TEAM if kind not in FEW_IN_LAUNCH]
 
 
 @dataclass(frozen=True)
