@@ -47,7 +47,10 @@ def last_of_all():
 atexit.register(last_of_all)  # what is registered first runs last
 import torch
 import torch.distributed as dist
-from course_lib.runtime import launch
+from course_lib.runtime import launch, record_communication, start_ranks
+
+class Sum(list):
+    "Of the script itself, which ranks do not run."
 
 def walk(num_steps):
     mine = torch.rand(3) * (dist.get_rank() + 1)  # each rank has the same seed
@@ -57,26 +60,45 @@ def walk(num_steps):
         mine = mine + torch.rand(3) * total / dist.get_world_size()
     return mine.tolist()
 
-ends = launch(walk, 5, world_size=int(sys.argv[1]))
+def add_up():
+    x = torch.full((2,), dist.get_rank() + 1.0)
+    with record_communication():
+        dist.all_reduce(x)
+    return Sum(x.tolist())
+
+def main():
+    ends = launch(walk, 5, world_size=int(sys.argv[1]))
+    with start_ranks(4) as team:
+        ran = team.run(add_up)
+        assert all(type(each) is Sum for each in ran)
+        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
+        team.push(z=3)
+        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
+        assert "rank 1  has run" in repr(team) and "other 8 B: y, z" in repr(team)
+        return list(ends), [list(ran), ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")],
+                            some, team.pull("z"), team[1].eval("z * 10"), team.alive]
+
+told = main()
 if os.environ.get("RANK", "0") == "0":
-    print("ends", json.dumps(ends))
+    print("told", json.dumps(told))
 '''
 
 
-def ends_in(output: str) -> list[list[float]]:
-    line, = (line for line in output.splitlines() if line.startswith("ends "))
-    return json.loads(line.removeprefix("ends "))
+def told_in(output: str) -> list:
+    line, = (line for line in output.splitlines() if line.startswith("told "))
+    return json.loads(line.removeprefix("told "))
 
 
-def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch(tmp_path):
+def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch_and_a_team_says_the_same(tmp_path):
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    ends = ends_in(both.stdout)
-    assert ends == ends_in(run_script(SCRIPT, tmp_path, "4"))
-    assert len(ends) == 4 == len(set(map(tuple, ends)))
+    ends, of_team = told_in(both.stdout)
+    assert [ends, of_team] == told_in(run_script(SCRIPT, tmp_path, "4")) and len(set(map(tuple, ends))) == 4
+    assert of_team == [[[10.0, 10.0]] * 4, 4, [[6.0, 6.0]] * 4, {"1": "4"}, [3, 4, 3, 3], 40, [0, 1, 2, 3]]
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
     assert both.stderr.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1
+    assert os.listdir(tmp_path) == ["script.py"]  # where the ranks' server had its folder, too
 
 
 CROSSING = """
@@ -123,47 +145,6 @@ def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind_and_what_ca
     with pytest.raises(HostsUnavailable, match="no kernel of ours"):
         on_hosts("", bytes_per_s=1e6)
     assert inside("true")[0] == "unshare"
-
-
-# Ranks that stay
-
-TEAM = """
-import json, os, pathlib
-import torch, torch.distributed as dist
-from course_lib.runtime import record_communication, start_ranks
-
-class Sum(list):
-    "Of the script itself, which ranks do not run."
-
-def add_up():
-    x = torch.full((2,), dist.get_rank() + 1.0)
-    with record_communication():
-        dist.all_reduce(x)
-    return Sum(x.tolist())
-
-def main():
-    with start_ranks(2) as team:
-        ran = team.run(add_up)
-        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
-        team.push(z=3)
-        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
-        assert all(type(each) is Sum for each in ran)
-        return [list(ran), ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")], some,
-                team.pull("z"), team[1].eval("z * 10"), team.alive, repr(team)]
-
-told = main()
-if os.environ.get("RANK", "0") == "0":
-    pathlib.Path("told.json").write_text(json.dumps(told))
-"""
-
-
-@pytest.mark.parametrize("starter", [[], TORCHRUN], ids=["python", "torchrun"])
-def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
-    run_script(TEAM, tmp_path, starter=starter)
-    assert starter or sorted(os.listdir(tmp_path)) == ["script.py", "told.json"]  # the server went with the script
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
-    assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
 
 
 NOTEBOOK_AS_SCRIPT = """
