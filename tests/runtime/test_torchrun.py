@@ -72,6 +72,7 @@ def main():
     ends = launch(walk, 5, world_size=int(sys.argv[1]))
     with start_ranks(4) as team:
         ran = team.run(add_up)
+        assert "RANK" in os.environ or all(type(each) is Sum for each in ran)
         team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
         team.push(z=3)
         some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
