@@ -77,8 +77,9 @@ def main():
         team.push(z=3)
         some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
         assert "rank 1  has run" in repr(team) and "other 8 B: y, z" in repr(team)
-        return list(ends), [[sum.values for sum in ran], ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")],
-                            some, team.pull("z"), team[1].eval("z * 10"), team.alive]
+        of_team = [[each.values for each in ran], ran.communication.calls("all_reduce"),
+                   [y.tolist() for y in team.pull("y")], some, team.pull("z"), team[1].eval("z * 10"), team.alive]
+        return list(ends), of_team
 
 told = main()
 if os.environ.get("RANK", "0") == "0":
