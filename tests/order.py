@@ -22,7 +22,7 @@ LONGEST_FIRST = (
     "tests/site/live/test_widgets.py",
     "tests/grading/test_every_exercise.py",
     "tests/hybrid_parallel/test_training.py",
-    "tests/runtime/test_team_kernel.py",
+    "tests/runtime/test_kernel.py",
     "tests/grading/test_trusted.py",
 )
 

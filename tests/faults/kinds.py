@@ -141,7 +141,8 @@ FAULTS = {
     "abort": Fault("os.abort()", RankDied, "SIGABRT", SURVIVORS),
     "server killed": Fault("os.kill(os.getppid(), signal.SIGKILL)", LaunchError, "", NOBODY),
     # No errors, and yet not as usual
-    "many lines": Fault("for line in range(num_lines): print('line', line)", None, peers="pass"),
+    "many lines": Fault("for line in range(num_lines): print(line, file=(sys.stdout, sys.stderr)[line % 2])", None,
+                        peers=None),
     "large result": Fault("result = torch.full((result_bytes // 4,), float(r))", None, peers="pass", only="launch"),
     "printing switched off": Fault("sys.stdout.close()", None, peers="pass"),
     "stdout closed below Python": Fault("os.close(1)", None, peers="pass"),
@@ -149,9 +150,14 @@ FAULTS = {
     "child that is left": Fault("child = subprocess.Popen(['sleep', '1000'])", None, peers=None),
     "folder that is gone": Fault("os.makedirs(f'gone{r}'); os.chdir(f'gone{r}'); os.rmdir(f'../gone{r}')", None,
                                  peers=None),
+    "kill -9 beside workers": Fault(
+        "batches = iter(torch.utils.data.DataLoader(range(9), num_workers=2)); next(batches); os.kill(os.getpid(), 9)",
+        RankDied, "rank {culprit} was killed by SIGKILL", SURVIVORS),
 }
 IN_LAUNCH = [kind for kind, fault in FAULTS.items() if fault.only != "team"]
 IN_TEAM = [kind for kind, fault in FAULTS.items() if fault.only != "launch"]
+FEW_IN_LAUNCH = [kind for number, kind in enumerate(IN_LAUNCH) if number % 2 == 0 or FAULTS[kind].only]
+FEW_IN_TEAM = [kind for kind in IN_TEAM if kind not in FEW_IN_LAUNCH]
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,26 @@ class Outcome:
     printed: str
     complained: str  # on stderr
     late_s: float
+
+
+def rank_sum() -> float:
+    """What works after every fault: the sum of the ranks' numbers, on each of them."""
+    ranks = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(ranks)
+    return ranks.item()
+
+
+def start_a_daemon() -> int:
+    """Fork twice and leave the session, as daemons do; returns the daemon's process id."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            os.closerange(0, 100)
+            time.sleep(1000)
+        os._exit(0)
+    return int(os.read(read, 20))
 
 
 def work(kind: str, plan: Plan, folder: str) -> Any:
@@ -246,6 +272,9 @@ def _complaints_about_results(kind: str, plan: Plan, outcome: Outcome) -> list[s
     if "course_lib" in outcome.complained:
         return [f"a rank shows the reader what is the course's own: {outcome.complained}"]
     if kind == "many lines":
-        expected = "".join(f"[rank {plan.culprit}] line {line}\n" for line in range(plan.num_lines))
-        return [] if outcome.printed == expected else ["what was printed is not complete and in order"]
+        for rank in range(plan.world_size):
+            for printed, first in ((outcome.printed, 0), (outcome.complained, 1)):
+                lines = [line for line in printed.splitlines() if line.startswith(f"[rank {rank}] ")]
+                if lines != [f"[rank {rank}] {line}" for line in range(first, plan.num_lines, 2)]:
+                    return [f"what rank {rank} printed is not complete and in order"]
     return []

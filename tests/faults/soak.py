@@ -8,32 +8,22 @@ import argparse
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from pathlib import Path
 
-import psutil
-import torch
-import torch.distributed as dist
 from tqdm.auto import trange
+
+from course_lib.runtime import launch, launcher, testing
+from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S, Plan, complaints, inject, rank_sum
+from tests.faults.traces import Traces, traces
 
 ROW = "{:<46} {:>6} {:>12} {:>10} {:>9}"
 SERVER_LIMIT_S = 2.0  # after which a silent server counts as frozen; 25 s outside this soak
 
 
-def rank_sum() -> float:
-    ranks = torch.tensor([float(dist.get_rank())])
-    dist.all_reduce(ranks)
-    return ranks.item()
-
-
 def soak(num_faults: int, seed: int) -> int:
     """Inject the faults in this process; returns the number of broken promises."""
-    from course_lib.runtime import launcher, testing
-    from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S
-
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes its background jobs deaf to it
     launcher.pool().wait_for_preload()
     assert rank_sum_works(2), "launch does not work even without faults"
@@ -43,10 +33,10 @@ def soak(num_faults: int, seed: int) -> int:
     for number in trange(num_faults, desc="faults", disable=None):
         kind = choose.choice(IN_LAUNCH)
         with testing.limits(lives_within_s=SERVER_LIMIT_S):
-            late, complaints = one_fault(kind, choose)
+            late, told = one_fault(kind, choose)
         late_s[kind].append(late)
-        broken[kind] += complaints
-        for complaint in complaints:
+        broken[kind] += told
+        for complaint in told:
             print(f"fault {number} ({kind}): {complaint}", flush=True)
     for kind in IN_LAUNCH:
         limit_s = SOON_S.get(FAULTS[kind].error)
@@ -58,41 +48,22 @@ def soak(num_faults: int, seed: int) -> int:
 
 def one_fault(kind: str, choose: random.Random) -> tuple[float, list[str]]:
     """Inject one fault somewhere; returns how late its end was in seconds, and what was not as promised."""
-    from tests.faults.kinds import FAULTS, SOON_S, Plan, complaints, inject
-    from tests.faults.traces import traces
-
     world_size = choose.randint(2, 4)
     plan = Plan(choose.randrange(world_size), world_size, choose.randrange(20), 100_000, 200_000_000)
-    folder = tempfile.gettempdir()
-    before = traces(folder)
+    before = traces(tempfile.gettempdir())
     outcome = inject(kind, plan)
     told = complaints(kind, plan, outcome)
     limit_s = SOON_S.get(FAULTS[kind].error)
     if limit_s is not None and outcome.late_s > limit_s:
         told.append(f"the error came after {outcome.late_s:.2f} s, promised were {limit_s:g} s")
-    told += [f"left behind: {trace}" for trace in traces(folder).since(before)]
+    told += [f"left behind: {trace}" for trace in traces(tempfile.gettempdir()).since(before)]
     if not rank_sum_works(world_size):
         told.append("the next launch did not work")
     return outcome.late_s, told
 
 
 def rank_sum_works(world_size: int) -> bool:
-    from course_lib.runtime import launch
-
     return launch(rank_sum, world_size=world_size) == [sum(range(world_size))] * world_size
-
-
-def left_by(folder: str) -> list[str]:
-    """Files in the temporary folder of a soak that has ended, and processes that still have it as theirs."""
-    # torch keeps a cache of its own for compiled kernels, which it makes when it is imported.
-    left = [f"file {path}" for path in Path(folder).rglob("*") if not path.name.startswith("torchinductor_")]
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TMPDIR") == folder:
-                left.append(f"process {process.pid}: {' '.join(process.cmdline())}")
-        except (psutil.Error, OSError):  # ended meanwhile, or somebody else's
-            pass
-    return left
 
 
 def main() -> None:
@@ -100,16 +71,14 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if os.environ.get("COURSE_LIB_SOAK"):
-        sys.exit(1 if soak(options.faults, options.seed) else 0)
-    # The faults have a process and a temporary folder of their own, so that what is left can be seen at the end.
     print(ROW.format("fault", "times", "latest s", "limit s", "broken"), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        own = {**os.environ, "TMPDIR": folder, "COURSE_LIB_SOAK": "1"}
-        code = subprocess.run([sys.executable, "-m", "tests.faults.soak", *sys.argv[1:]], env=own).returncode
-        left = left_by(folder)
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:  # all that the faults could leave lies in there
+        os.environ["TMPDIR"] = tempfile.tempdir
+        broken = soak(options.faults, options.seed)
+        launcher.pool().close()
+        left = traces(tempfile.tempdir).since(Traces(frozenset(), 0, traces().descriptors, frozenset()))
     print("at the end nothing is left" if not left else "\n".join(["left at the end:", *left]))
-    sys.exit(1 if code or left else 0)
+    sys.exit(1 if broken or left else 0)
 
 
 if __name__ == "__main__":

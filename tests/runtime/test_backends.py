@@ -9,48 +9,36 @@ import torch.distributed as dist
 from course_lib.runtime import backends, context, launch
 from tests.ranks import gives
 
-GPU = torch.device("cuda", 0)
-CPU = torch.device("cpu")
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
-@pytest.fixture
-def gpus(monkeypatch):
-    """Sets how many GPUs the machine has, with NCCL to connect them."""
-    def set_number(number):
-        monkeypatch.setattr(backends, "count_gpus", lambda: number)
-        monkeypatch.setattr(dist, "is_nccl_available", lambda: number > 0)
-    return set_number
-
-
-@pytest.mark.parametrize(("number", "asked", "ranks", "chosen"), [
-    (4, ("auto", "auto"), 4, "nccl"),
-    (4, ("auto", "auto"), 5, "gloo"),
-    (0, ("auto", "auto"), 1, "gloo"),
-    (4, ("auto", "cpu"), 4, "gloo"),
-    (4, ("gloo", "auto"), 4, "gloo"),
-    (4, ("gloo", "cpu"), 4, "gloo"),
-    (1, ("gloo-cuda", "auto"), 4, "gloo-cuda"),
-    (4, ("nccl", "auto"), 4, "nccl"),
+@pytest.mark.parametrize(("gpus", "backend", "device", "ranks", "chosen"), [
+    (4, "auto", "auto", 4, "nccl"),
+    (4, "auto", "auto", 5, "gloo"),
+    (0, "auto", "auto", 1, "gloo"),
+    (4, "auto", "cpu", 4, "gloo"),
+    (4, "gloo", "auto", 4, "gloo"),
+    (4, "gloo", "cpu", 4, "gloo"),
+    (1, "gloo-cuda", "auto", 4, "gloo-cuda"),
+    (4, "nccl", "auto", 4, "nccl"),
+    (4, "nccl", "cpu", 2, ValueError("backend='nccl' is for GPUs, and device='cpu' keeps to the CPU")),
+    (4, "gloo-cuda", "cpu", 2, ValueError("backend='gloo-cuda' is for GPUs, and device='cpu' keeps to the CPU")),
+    (4, "auto", "cuda", 2, ValueError("unknown device 'cuda': expected one of 'auto', 'cpu'")),
+    (4, "auto", CPU, 2, ValueError("unknown device")),
+    (4, "mpi", "auto", 2, ValueError("unknown backend 'mpi'")),
+    (1, "nccl", "auto", 2, ValueError("needs one GPU per rank: 2 ranks were asked for and this machine has 1")),
+    (0, "nccl", "auto", 2, ValueError("needs a torch built with CUDA")),
+    (0, "gloo-cuda", "auto", 2, ValueError("this machine has none")),
 ])
-def test_nccl_where_there_is_a_gpu_for_each_rank_and_the_cpu_was_not_asked_for(gpus, number, asked, ranks, chosen):
-    gpus(number)
-    assert backends.choose(*asked, ranks) == chosen
-
-
-@pytest.mark.parametrize(("number", "asked", "says"), [
-    (4, ("nccl", "cpu"), "backend='nccl' is for GPUs, and device='cpu' keeps to the CPU"),
-    (4, ("gloo-cuda", "cpu"), "backend='gloo-cuda' is for GPUs, and device='cpu' keeps to the CPU"),
-    (4, ("auto", "cuda"), "unknown device 'cuda': expected one of 'auto', 'cpu'"),
-    (4, ("auto", CPU), "unknown device"),
-    (4, ("mpi", "auto"), "unknown backend 'mpi'"),
-    (1, ("nccl", "auto"), "needs one GPU per rank: 2 ranks were asked for and this machine has 1"),
-    (0, ("nccl", "auto"), "needs a torch built with CUDA"),
-    (0, ("gloo-cuda", "auto"), "this machine has none"),
-])
-def test_what_does_not_fit_together_is_refused_in_words(gpus, number, asked, says):
-    gpus(number)
-    with pytest.raises(ValueError, match=says):
-        backends.choose(*asked, 2)
+def test_nccl_where_there_is_a_gpu_for_each_rank_and_what_does_not_fit_together_is_refused_in_words(
+        gpus, backend, device, ranks, chosen, monkeypatch):
+    monkeypatch.setattr(backends, "count_gpus", lambda: gpus)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: gpus > 0)
+    if isinstance(chosen, str):
+        assert backends.choose(backend, device, ranks) == chosen
+    else:
+        with pytest.raises(ValueError, match=str(chosen)):
+            backends.choose(backend, device, ranks)
 
 
 def test_counting_gpus_initialises_no_driver(monkeypatch):

@@ -4,10 +4,8 @@ import sys
 
 import pytest
 
-from course_lib.runtime import RankFailed, launch
-from course_lib.runtime.ranks.conversation import Conversation
-from course_lib.runtime.ranks.messages import Asks
-from tools.harness.kernel import Kernel, Reply
+from course_lib.runtime import launch
+from tools.harness.kernel import Reply
 
 SETUP = """
 def on_rank_1():
@@ -22,29 +20,28 @@ def everywhere():
     breakpoint()
     dist.barrier()
     return dist.get_rank()
+
+team = start_ranks(world_size=3)
 """
+FIRST = ["n"] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
 
 
 @pytest.fixture(scope="module", autouse=True)
 def functions(kernel):
     assert kernel.run(SETUP).error is None
+    yield
+    kernel.run("team.close()")
 
 
 def streams_text(reply: Reply) -> str:
     return "".join(text for _, text in reply.streams)
 
 
-def left_over(kernel: Kernel) -> list[int]:
-    """Processes that a rank may have left: all but the fork server."""
-    return kernel.descendants()[1:]
-
-
 def test_step_print_a_shape_and_go_on(kernel):
-    first = ["n"] if sys.version_info >= (3, 13) else []  # there breakpoint() stops at its own line
-    reply = kernel.run("launch(on_rank_1, world_size=2)", [*first, "x.shape", "n", "p x.tolist()", "w", "ll", "c"])
+    reply = kernel.run("launch(on_rank_1, world_size=2)", [*FIRST, "x.shape", "n", "p x.tolist()", "w", "ll", "c"])
     assert reply.error is None and reply.value == "[6.0, 6.0]", reply
     text = streams_text(reply)
-    assert text.count("[rank 1] (Pdb) ") == 6 + len(first) and "[rank 0]" not in text
+    assert text.count("[rank 1] (Pdb) ") == 6 + len(FIRST) and "[rank 0]" not in text
     for line in ("x = x + 1", "torch.Size([3])", "dist.all_reduce(x)", "[2.0, 2.0, 2.0]"):
         assert f"[rank 1] {'-> ' * ('=' in line or '(x)' in line)}{line}" in text, text
     # The stack and the source are those of the cell.
@@ -52,15 +49,21 @@ def test_step_print_a_shape_and_go_on(kernel):
     assert "    if dist.get_rank() == 1:" in text and "B->" not in text
 
 
-def test_ranks_at_breakpoints_take_turns_until_each_goes_on(kernel):
+def test_a_breakpoint_of_a_cell_opens_the_debugger_and_the_next_cell_runs_without_it(kernel):
+    code = "%%ranks 1\ny = 5\nbreakpoint()\ny = y + 1\ny"
+    reply = kernel.run(code, [*FIRST, "p y * 100", "y = 7", "c"])
+    assert reply.error is None and reply.value == "rank 1: 8", reply
+    text = streams_text(reply)
+    assert "[rank 1] 500" in text and "[rank 1] -> y = y + 1" in text and "namespace.py" not in text
+    assert kernel.run("%%ranks\n1 + 1").value == "ranks 0 to 2: 2"
+
+
+def test_ranks_at_breakpoints_take_turns_until_each_goes_on_and_one_that_waits_for_the_others_passes_its_turn(kernel):
     reply = kernel.run("launch(everywhere, world_size=3)", ["p 1", "c"] * 3)
     assert reply.error is None and reply.value == "[0, 1, 2]", reply
     prompts = [text for stream, text in reply.streams if stream == "prompt"]
     assert sorted(prompts) == sorted(f"[rank {rank}] (Pdb) " for rank in (0, 1, 2) for _ in range(2))
     assert all(first == second for first, second in zip(prompts[::2], prompts[1::2])), "two commands in a row each"
-
-
-def test_a_rank_that_is_told_to_wait_for_the_others_passes_its_turn(kernel):
     reply = kernel.run("launch(everywhere, world_size=2)", ["n", "c", "c"])
     assert reply.error is None and reply.value == "[0, 1]", reply
 
@@ -71,12 +74,14 @@ def test_the_clocks_stand_still_at_a_breakpoint_and_run_again_behind_it(kernel):
     assert reply.error is None and reply.value == "[6.0, 6.0]", reply
 
 
-def test_q_or_an_interrupt_at_the_prompt_ends_the_launch_and_leaves_nothing_behind(kernel):
-    call = "launch(everywhere, world_size=3)"
+@pytest.mark.parametrize("call", ["launch(everywhere, world_size=3)", "%%ranks\nbreakpoint()\ndist.barrier()"])
+def test_q_or_an_interrupt_at_the_prompt_ends_the_call_and_neither_leaves_a_process_nor_ends_a_team(kernel, call):
+    before = set(kernel.descendants())
     for reply, told in ((kernel.run(call, ["q"]), "you quit at the breakpoint of rank"),
                         (kernel.interrupt_once(call, Reply.is_at_a_prompt, []), "interrupted")):
         assert reply.error["ename"] == "LaunchInterrupted" and told in reply.error["evalue"], reply
-        assert left_over(kernel) == [] and kernel.run("launch(lambda: 1, world_size=2)").value == "[1, 1]"
+        assert set(kernel.descendants()) == before and kernel.run("launch(lambda: 1, world_size=2)").value == "[1, 1]"
+        assert kernel.run("%%ranks\ndist.barrier()\n1").value == "ranks 0 to 2: 1"
 
 
 def test_where_nobody_can_type_it_says_so_at_once_unless_breakpoints_are_switched_off(kernel):
@@ -87,22 +92,4 @@ def test_where_nobody_can_type_it_says_so_at_once_unless_breakpoints_are_switche
         breakpoint()
         return 1
 
-    with pytest.raises(RankFailed, match="here nobody can"):
-        launch(body, world_size=2)
     assert launch(body, world_size=2, env={"PYTHONBREAKPOINT": "0"}) == [1, 1]
-
-
-def test_a_conversation_shows_one_prompt_at_a_time_and_keeps_the_turn():
-    prompts, answers = [], []
-    talk = Conversation(lambda rank, text: prompts.append(rank), lambda rank, typed: answers.append((rank, typed.line)))
-    for rank in (2, 0):
-        talk.take_question(rank, Asks("at a line"))
-    assert prompts == [2] and talk.stands_still
-    talk.take_line(2, "n")
-    assert prompts == [2] and talk.stands_still, "rank 2 runs, and keeps its turn"
-    talk.take_question(2, Asks("at the next"))
-    talk.take_line(2, "c")
-    talk.end_turn(2)
-    assert prompts == [2, 2, 0] and answers == [(2, "n"), (2, "c")]
-    talk.take_line(0, "n")
-    assert not talk.stands_still

@@ -1,6 +1,7 @@
 """record_communication: the bytes are those one counts by hand, for every operation and every front end."""
 
 import pickle
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
@@ -15,9 +16,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.runtime import launch, record_communication
-from tests.ranks import gives
-
-F32, BF16 = torch.float32, torch.bfloat16
 
 
 def record_counts(communicate):
@@ -27,7 +25,7 @@ def record_counts(communicate):
     return [(event.op, event.message_bytes, event.sent_bytes) for event in log.events]
 
 
-def block(size=12, dtype=F32):
+def block(size=12, dtype=torch.float32):
     return torch.ones(size, dtype=dtype)  # 12 floats: 48 bytes, divisible among 1, 2, 3 and 4 ranks
 
 
@@ -51,7 +49,7 @@ def cases(n, r):
     return {
         "all_reduce": (lambda: dist.all_reduce(block()), *reduced(48)),
         "all_reduce later": (lambda: dist.all_reduce(block(), async_op=True).wait(), *reduced(48)),
-        "all_reduce bf16": (lambda: dist.all_reduce(block(dtype=BF16)), *reduced(24)),
+        "all_reduce bf16": (lambda: dist.all_reduce(block(dtype=torch.bfloat16)), *reduced(24)),
         "all_reduce coalesced": (two_in_one, *reduced(72)),
         "all_gather": (lambda: dist.all_gather(blocks, block()), *gathered),
         "all_gather_into_tensor": (lambda: dist.all_gather_into_tensor(block(12 * n), block()), *gathered),
@@ -89,70 +87,53 @@ def test_every_collective_moves_the_bytes_one_counts_by_hand(world_size):
         assert seen == {name: [tuple(by_hand)] for name, (_, *by_hand) in cases(world_size, rank).items()}
 
 
-def point_to_point():
+def messages():
+    """In a ring one by one, then as a batch of halves in bf16; then in groups of two, the odd ranks' with a message."""
     n, r = dist.get_world_size(), dist.get_rank()
-    right, left = (r + 1) % n, (r - 1) % n
-    with record_communication() as ring:
-        sending = dist.isend(block(), right)
-        dist.recv(torch.empty(12), left)
-        sending.wait()
-    with record_communication() as batch:
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, block(6, BF16), right),
-                                        dist.P2POp(dist.irecv, block(6, BF16), left)])
-        for work in works:
-            work.wait()
-    return ring, batch
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_send_counts_its_message_and_a_recv_sends_nothing(world_size):
-    for rank, (ring, batch) in enumerate(launch(point_to_point, world_size=world_size)):
-        right, left = (rank + 1) % world_size, (rank - 1) % world_size
-        for log, num_bytes, dtype in ((ring, 48, F32), (batch, 12, BF16)):
-            assert [(e.op, e.peer, e.message_bytes, e.sent_bytes, e.dtype) for e in log.events] == [
-                ("send", right, num_bytes, num_bytes, dtype), ("recv", left, num_bytes, 0, dtype)]
-            assert log.sent_bytes == num_bytes and log.message_bytes() == 2 * num_bytes
-            assert log.calls("send") == 1 and log.calls() == 2 and log.message_bytes("recv") == num_bytes
-
-
-def in_subgroups():
-    r = dist.get_rank()
+    right, left, half = (r + 1) % n, (r - 1) % n, block(6, torch.bfloat16)
     odd, even = dist.new_group([1, 3]), dist.new_group([0, 2])
     group = odd if r % 2 else even
     with record_communication() as log:
+        sending = dist.isend(block(), right)
+        dist.recv(torch.empty(12), left)
+        sending.wait()
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, half, right), dist.P2POp(dist.irecv, half, left)]):
+            work.wait()
         dist.all_reduce(block(), group=group)
         dist.broadcast(block(), src=3 if r % 2 else 2, group=group)
         if r == 3:
-            dist.send(block(), group=odd, group_dst=0)
+            dist.send(block(6, torch.float64), group=odd, group_dst=0)
         if r == 1:
-            dist.recv(block(), src=None, group=odd)
+            dist.recv(block(6, torch.float64), src=None, group=odd)
     return log
 
 
-def test_a_subgroup_counts_its_own_ranks_and_names_them_globally_also_in_a_merged_log(snapshot):
-    logs = launch(in_subgroups, world_size=4)
+def test_messages_and_groups_count_with_global_ranks_also_in_a_merged_log(snapshot):
+    logs, world = launch(messages, world_size=4), (0, 1, 2, 3)
     for rank, log in enumerate(logs):
-        members = (1, 3) if rank % 2 else (0, 2)
-        assert {event.group for event in log.events} == {members}
-        assert [event.sent_bytes for event in log.events[:2]] == [48, 0 if rank == members[0] else 48]
-    assert logs[3].events[2].peer == 1 and logs[3].events[2].sent_bytes == 48
-    assert logs[1].events[2].op == "recv" and logs[1].events[2].peer is None
+        right, left, pair = (rank + 1) % 4, (rank - 1) % 4, (1, 3) if rank % 2 else (0, 2)
+        in_pair = {1: [("recv", None, pair, 48, 0)], 3: [("send", 1, pair, 48, 48)]}.get(rank, [])
+        assert [(e.op, e.peer, e.group, e.message_bytes, e.sent_bytes) for e in log.events] == [
+            ("send", right, world, 48, 48), ("recv", left, world, 48, 0),
+            ("send", right, world, 12, 12), ("recv", left, world, 12, 0),
+            ("all_reduce", None, pair, 48, 48), ("broadcast", None, pair, 48, 0 if rank == pair[0] else 48), *in_pair]
+        assert [event.dtype for event in log.events[1:4]] == [torch.float32, torch.bfloat16, torch.bfloat16]
+    assert (logs[0].calls("send"), logs[0].calls(), logs[0].message_bytes("recv"), logs[0].message_bytes()) == (
+        2, 6, 60, 2 * 60 + 2 * 48)
     merged = logs.communication
     assert "3 → 1" in merged.html() and "1 ← any" in merged.html() and "(1, 3)" in merged.html()
-    assert merged.ranks == (0, 1, 2, 3) and merged.sent_bytes == 4 * 48 + 2 * 48 + 48
-    assert [merged.by_rank(rank).sent_bytes for rank in range(4)] == [48, 48, 96, 144]
+    sent = [60 + 48, 60 + 48, 60 + 96, 60 + 144]
+    assert [merged.by_rank(rank).sent_bytes for rank in merged.ranks] == sent and merged.sent_bytes == sum(sent)
     drawn = pickle.loads(pickle.dumps(merged))._repr_mimebundle_()
-    assert drawn["text/plain"] == repr(merged) == snapshot
-    assert drawn["text/html"].count("<tr>") == 1 + 4 + 1
+    assert drawn["text/plain"] == repr(merged) == snapshot and drawn["text/html"].count("<tr>") == 1 + 8 + 1
     with pytest.raises(ValueError, match="rank 7 recorded no communication"):
         merged.by_rank(7)
 
 
 def objects_and_oddities():
     n, r = dist.get_world_size(), dist.get_rank()
-    received = [None] * n
     with record_communication() as objects:
-        dist.all_gather_object(received, "x" * (r + 1))
+        dist.all_gather_object([None] * n, "x" * (r + 1))
     with record_communication() as sparse:
         dist.all_reduce(torch.eye(4).to_sparse())
     with record_communication() as unknown:
@@ -160,15 +141,12 @@ def objects_and_oddities():
             ["isend", "irecv"], [1 - r, 1 - r], [0, 0], [block(), block()], dist.group.WORLD.group_name)
         torch.ops._c10d_functional.wait_tensor(pair[1])
     with record_communication() as outer:
-        dist.all_reduce(block())
-        with record_communication() as inner:
+        with record_communication() as inner:  # has seen the same as the outer one when it closes
             dist.all_reduce(block())
-        try:
-            with record_communication() as failed:
-                dist.all_reduce(block())
-                raise RuntimeError("in the middle of a step")
-        except RuntimeError:
-            pass
+        with suppress(RuntimeError), record_communication() as failed:
+            dist.all_reduce(block())
+            raise RuntimeError("in the middle of a step")
+        dist.all_reduce(block())
     return objects, sparse, unknown, outer, inner, failed
 
 
@@ -177,25 +155,14 @@ def test_objects_nesting_exceptions_and_operations_without_a_rule():
     objects, sparse, unknown, outer, inner, failed = results[0]
     assert [event.op for event in objects.events] == ["all_gather", "all_gather"]  # sizes, then pickled bytes
     assert objects.events[0].message_bytes == 2 * 8
-    assert (outer.calls(), inner.calls(), failed.calls()) == (3, 1, 1)
-    assert sparse.calls("all_reduce") == 1
+    assert (outer.calls(), inner.calls(), failed.calls(), sparse.calls("all_reduce")) == (3, 1, 1, 1)
     with pytest.raises(ValueError, match="all_reduce on group .* has no rule"):
         _ = sparse.sent_bytes
     assert "unknown" in sparse.html()
     # an operator that torch's compiler alone uses: named, not dropped
     assert [(e.op, e.message_bytes, e.group) for e in unknown.events] == [
         ("_c10d_functional.batch_p2p_ops", None, (0, 1))]
-    # of nested recorders the outermost alone is merged, so nothing counts twice
-    assert results.communication.calls() == 2 * (2 + 1 + 1 + 3)
-
-
-@gives([(2, 1)] * 2)
-def test_nested_recorders_that_saw_the_same_close_each_its_own():
-    with record_communication() as outer:
-        for _ in range(2):
-            with record_communication() as inner:
-                dist.all_reduce(torch.ones(4))
-    return outer.calls(), inner.calls()
+    assert results.communication.calls() == 2 * (2 + 1 + 1 + 3), "of nested recorders the outermost alone is merged"
 
 
 # What torch's own parallelism communicates
@@ -208,7 +175,8 @@ def two_layers():
 
 
 def torchs_own():
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    n, r = dist.get_world_size(), dist.get_rank()
+    mesh = init_device_mesh("cpu", (n,))
 
     def backward_hooks():
         model = two_layers()
@@ -225,6 +193,13 @@ def torchs_own():
     partial = DTensor.from_local(torch.ones(8, 8), mesh, [Partial()])
     leaf = torch.ones(8, requires_grad=True)
     world = dist.group.WORLD
+    stage = PipelineStage(nn.Linear(8, 8), r, num_stages=n, device=torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+
+    def pipeline():
+        schedule.step(*([] if r else [torch.ones(16, 8)]), target=torch.ones(16, 8) if r == n - 1 else None)
+
+    pipeline()  # the first step also exchanges shapes
     return {
         "hooks": record_counts(backward_hooks),
         "ddp": record_counts(lambda: ddp(torch.ones(2, 8)).sum().backward()),
@@ -234,11 +209,12 @@ def torchs_own():
         "sum": record_counts(lambda: partial.redistribute(mesh, [Replicate()]).to_local().sum()),
         "sum of shards": record_counts(lambda: partial.redistribute(mesh, [Shard(0)]).to_local().sum()),
         "autograd": record_counts(lambda: functional.all_gather_tensor_autograd(leaf, 0, world).sum().backward()),
+        "pipeline": record_counts(pipeline),
     }
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_hooks_ddp_fsdp2_and_dtensor_are_seen_in_full(world_size):
+def test_hooks_ddp_fsdp2_dtensor_and_the_pipeline_are_seen_in_full(world_size):
     n = world_size
 
     def all_reduce(message):
@@ -248,36 +224,20 @@ def test_hooks_ddp_fsdp2_and_dtensor_are_seen_in_full(world_size):
         return (op, message, (n - 1) * message // n)
 
     gathered, scattered = half("all_gather", LAYER_BYTES), half("reduce_scatter", LAYER_BYTES)
-    for seen in launch(torchs_own, world_size=n):
-        assert sorted(seen["hooks"]) == sorted([all_reduce(256), all_reduce(32)] * 2)
-        assert seen["ddp"] == [all_reduce(2 * LAYER_BYTES)]  # all gradients in one bucket
-        assert sorted(seen["fsdp"]) == [gathered] * 4 + [scattered] * 2  # gathered twice
-        assert seen["tensor parallel"] == [all_reduce(2 * 8 * 4)] * 2  # one forward, one backward
-        assert seen["gather"] == [half("all_gather", 256)]
-        assert seen["sum"] == [all_reduce(256)]
-        assert seen["sum of shards"] == [half("reduce_scatter", 256)]
-        assert seen["autograd"] == [half("all_gather", 32 * n), half("reduce_scatter", 32 * n)]
+    for rank, seen in enumerate(launch(torchs_own, world_size=n)):
+        neighbours = (rank > 0) + (rank < n - 1)  # an activation one way and a gradient the other: 4 rows of 8 floats
+        rows = [("recv", 128, 0)] * 4 * neighbours + [("send", 128, 128)] * 4 * neighbours
+        assert {name: sorted(events) for name, events in seen.items()} == {
+            "hooks": sorted([all_reduce(256), all_reduce(32)] * 2),
+            "ddp": [all_reduce(2 * LAYER_BYTES)],  # all gradients in one bucket
+            "fsdp": [gathered] * 4 + [scattered] * 2,  # gathered twice
+            "tensor parallel": [all_reduce(2 * 8 * 4)] * 2,  # one forward, one backward
+            "gather": [half("all_gather", 256)],
+            "sum": [all_reduce(256)],
+            "sum of shards": [half("reduce_scatter", 256)],
+            "autograd": [half("all_gather", 32 * n), half("reduce_scatter", 32 * n)],
+            "pipeline": rows}
 
-
-def torchs_pipeline():
-    rank = dist.get_rank()
-    stage = PipelineStage(nn.Linear(8, 8), rank, num_stages=2, device=torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
-    given = {"target": torch.ones(16, 8)} if rank else {}
-    schedule.step(*([] if rank else [torch.ones(16, 8)]), **given)  # the first step also exchanges shapes
-    with record_communication() as log:
-        schedule.step(*([] if rank else [torch.ones(16, 8)]), **given)
-    return log
-
-
-def test_torchs_pipeline_sends_an_activation_and_a_gradient_for_each_micro_batch():
-    for rank, log in enumerate(launch(torchs_pipeline, world_size=2)):
-        assert log.calls("send") == log.calls("recv") == log.calls() // 2 == 4
-        assert {event.peer for event in log.events} == {1 - rank}
-        assert log.sent_bytes == 4 * (4 * 8 * 4)  # four micro-batches of 4 rows of 8 floats
-
-
-# The log
 
 def test_without_a_process_group_the_log_is_empty_and_says_so():
     with record_communication() as log:

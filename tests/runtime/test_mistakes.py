@@ -1,4 +1,4 @@
-"""Calls of torch.distributed where there is no launch get a sentence that helps."""
+"""Calls of torch.distributed where there is no launch get a sentence that helps; what is no mistake gets none."""
 
 import pytest
 
@@ -10,13 +10,12 @@ NO_GROUP = ValueError("Default process group has not been initialized, please ma
 
 def test_only_a_missing_group_outside_ranks_gets_the_sentence(monkeypatch):
     assert is_outside_ranks(NO_GROUP)
-    assert not is_outside_ranks(None) and not is_outside_ranks(ValueError("call init_process_group"))
-    assert not is_outside_ranks(LaunchError(str(NO_GROUP)))
-    monkeypatch.setattr(context, "under_torchrun", lambda: True)
-    assert not is_outside_ranks(NO_GROUP)
-    monkeypatch.setattr(context, "under_torchrun", lambda: False)
-    monkeypatch.setattr(context, "in_rank", lambda: True)
-    assert not is_outside_ranks(NO_GROUP)
+    others = None, ValueError("call init_process_group"), LaunchError(str(NO_GROUP))
+    assert not any(map(is_outside_ranks, others))
+    for where in ("under_torchrun", "in_rank"):
+        with monkeypatch.context() as patch:
+            patch.setattr(context, where, lambda: True)
+            assert not is_outside_ranks(NO_GROUP)
 
 
 @pytest.mark.parametrize("call", ["dist.get_rank()", "dist.all_reduce(torch.zeros(1))",
@@ -35,13 +34,9 @@ def test_another_handler_of_errors_is_still_called(kernel):
     kernel.run("get_ipython().set_custom_exc((), None)")
 
 
-TRAIN = """from course_lib.reference import GPT, GPTConfig, train
-def f(): train(GPT(GPTConfig()), steps=2, held_out=False)
-"""
-
-
 @pytest.mark.parametrize("run", ["f()", "launch(f, world_size=1)"])
 def test_a_progress_bar_in_a_notebook_is_neither_an_error_nor_a_widget(kernel, run):
-    reply = kernel.run(TRAIN + run)
+    reply = kernel.run("from course_lib.reference import GPT, GPTConfig, train\n"
+                       f"def f(): train(GPT(GPTConfig()), steps=2, held_out=False)\n{run}")
     assert reply.error is None and "2/2" in reply.printed()
     assert reply.printed("stderr") == "" and reply.shown == []

@@ -23,13 +23,19 @@ FOR_THE_CPU = {  # what the pretended GPU does not know
 
 def test_every_kind_of_tensor_arrives_as_it_was_sent_by_argument_and_by_closure_and_returns_as_the_rank_had_it():
     sent = {**zoo(), **FOR_THE_CPU}
+    generator = torch.Generator().manual_seed(5)
+    torch.rand(3, generator=generator)
 
     def look(given):
         built = {**zoo(), **FOR_THE_CPU}
-        return in_plain_words(given), in_plain_words(sent), built, in_plain_words(built)
+        drawn = torch.rand(2, generator=generator), generator, torch.backends.mkldnn.is_available()
+        return in_plain_words(given), in_plain_words(sent), built, in_plain_words(built), drawn
 
-    (given, enclosed, returned, before), = launch(look, sent, world_size=1)
+    (given, enclosed, returned, before, (drawn, generator_there, available)), = launch(look, sent, world_size=1)
     assert given == enclosed == in_plain_words(sent) and in_plain_words(returned) == before
+    assert torch.equal(drawn, torch.rand(2, generator=generator))
+    assert torch.equal(generator_there.get_state(), generator.get_state())
+    assert type(torch.backends) is not type(torch) and available == torch.backends.mkldnn.is_available()
 
 
 def test_tied_parameters_stay_tied_and_a_parameter_stays_one():
@@ -38,20 +44,6 @@ def test_tied_parameters_stay_tied_and_a_parameter_stays_one():
     assert there.last.weight is there.first.weight and type(there.first.weight) is nn.Parameter
     back = pickle.loads(pack_result(there))
     assert back.last.weight is back.first.weight and back.first.weight.requires_grad
-
-
-def test_a_function_may_use_modules_that_are_of_a_class_of_their_own():
-    assert type(torch.backends) is not type(torch)
-    assert launch(lambda: torch.backends.mkldnn.is_available(), world_size=1) == [torch.backends.mkldnn.is_available()]
-
-
-def test_a_generator_arrives_in_its_state_and_returns_in_its_state():
-    generator = torch.Generator().manual_seed(5)
-    torch.rand(3, generator=generator)
-    arrived = launch(lambda: (torch.rand(2, generator=generator), generator), world_size=1)
-    (drawn, returned), = arrived
-    assert torch.equal(drawn, torch.rand(2, generator=generator))
-    assert torch.equal(returned.get_state(), generator.get_state())
 
 
 def test_tensors_of_the_notebooks_own_gpu_reach_a_rank_that_has_none(monkeypatch):
@@ -65,12 +57,13 @@ def test_tensors_of_the_notebooks_own_gpu_reach_a_rank_that_has_none(monkeypatch
     assert torch.equal(arrived, values) and arrived.device.type == "cpu"
 
 
-def test_the_tensors_of_an_exception_come_along():
-    class Told(ValueError):
-        def __init__(self, values):
-            super().__init__("told")
-            self.values = values
+class Told(ValueError):
+    def __init__(self, values):
+        super().__init__("told")
+        self.values = values
 
+
+def test_the_tensors_of_an_exception_come_along():
     def fail():
         raise Told(torch.full((2,), float(dist.get_rank())))
 

@@ -18,44 +18,38 @@ from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.preload import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[2]
+forks = pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
+
+
+def said_by(script, *arguments, path, cwd):
+    """What `script` prints last, as JSON."""
+    ran = subprocess.run([sys.executable, "-P", "-c", script, *arguments], capture_output=True, text=True, timeout=80,
+                         cwd=cwd, env={**os.environ, "PYTHONPATH": f"{path}:{cwd}"})
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout.splitlines()[-1])
+
 
 # As in a CUDA build: there is a triton, and it works, unless somebody asks it for its driver.
 IMPORTS = '''
-import importlib, json, os, sys, threading, types
+import importlib, json, os, sys, threading
 from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
 
 touched = []
 
-class Anything:
-    """Decorator, constant, version: whatever an import needs."""
+class Anything(MagicMock):
+    """Module, decorator, constant, base: whatever an import needs."""
+    __version__, __path__ = "3.0.0", []
     def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return touch(name) or Anything()
-    def __call__(self, *arguments, **options):
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not options else Anything()
-    def __getitem__(self, key):
-        return Anything()
-    def __mro_entries__(self, bases):
-        return (object,)
-
-def touch(name):
-    if name in ("active", "get_current_device", "get_current_target", "get_device_properties"):
-        touched.append(f"triton's {name}")
-
-class Triton(types.ModuleType):
-    __version__ = "3.0.0"
-    __path__ = []
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return touch(name) or Anything()
+        if name in ("active", "get_current_device", "get_current_target", "get_device_properties"):
+            touched.append(f"triton's {name}")
+        return super().__getattr__(name)
 
 class Finder:
     def find_spec(self, name, *_):
         return ModuleSpec(name, self) if name.split(".")[0] == "triton" else None
     def create_module(self, spec):
-        return Triton(spec.name)
+        return Anything()
     def exec_module(self, module):
         pass
 
@@ -77,12 +71,9 @@ for name in ("_cuda_init", "_cuda_getDeviceCount", "_cuda_getDevice", "_cuda_set
 
 for name in sys.argv[1:]:
     importlib.import_module(name)
-print(json.dumps({"touched": touched, "initialised": torch.cuda.is_initialized(),
-                  "triton": any(name.split(".")[0] == "triton" for name in sys.modules),
-                  "threads": threading.active_count(), "new_tasks": len(os.listdir("/proc/self/task")) - before}))
+print(json.dumps([touched, torch.cuda.is_initialized(), any(name.split(".")[0] == "triton" for name in sys.modules),
+                  threading.active_count(), len(os.listdir("/proc/self/task")) - before]))
 '''
-
-
 FAULTY = """
 import contextlib, threading, time
 import torch, triton
@@ -99,15 +90,13 @@ def test_of_all_that_ranks_need_and_a_faulty_module_that_one_alone_touches_a_dri
     (tmp_path / "faulty.py").write_text(FAULTY)
     chapters = [f"course_lib.{each.name}" for each in pkgutil.iter_modules(course_lib.__path__)]
     assert {"course_lib.runtime", "course_lib.hybrid_parallel"} < set(chapters)
-    ran = subprocess.run([sys.executable, "-c", IMPORTS, *PRELOAD, *chapters, "faulty"], capture_output=True,
-                         text=True, timeout=80, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout.splitlines()[-1]) == {
-        "touched": ["triton's active", "torch.cuda.current_device"], "initialised": False, "triton": True, "threads": 2,
-        "new_tasks": 1}
+    touched, initialised, triton, threads, tasks = said_by(IMPORTS, *PRELOAD, *chapters, "faulty", path=ROOT,
+                                                           cwd=tmp_path)
+    assert touched == ["triton's active", "torch.cuda.current_device"] and not initialised and triton
+    assert (threads, tasks) == (2, 1)
 
 
-@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks matters")
+@forks
 def test_the_server_itself_has_mapped_no_driver():
     launcher.pool().wait_for_preload()
     server = psutil.Process(testing.server_pid())
@@ -128,10 +117,6 @@ def ask():
     from course_lib import twice
     return len(ahead), twice.answer
 
-def write(name, text):
-    pool().wait_for_preload()
-    Path(course_lib.__path__[0], f"{name}.py").write_text(text)
-
 def answers():
     pool().wait_for_preload()
     try:
@@ -139,31 +124,20 @@ def answers():
     except RankFailed as error:
         return "refused"
 
-write("number", "number = 1")
-write("twice", "from course_lib.number import number; answer = 2 * number")
-said = [answers(), answers()]  # the first brings word of what ranks import
-write("number", "number = 100")
-said += [answers(), answers()]
-write("number", "number = ")
-said += [answers()]
-write("number", "number = 3")
-said += [answers(), answers()]
-Path(course_lib.__path__[0], "number.py").unlink()
-said += [answers()]
+here, said = Path(course_lib.__path__[0]), []
+(here / "twice.py").write_text("from course_lib.number import number; answer = 2 * number")
+for number in ("1", "100", "", "3", None):
+    pool().wait_for_preload()
+    (here / "number.py").write_text(f"number = {number}") if number is not None else (here / "number.py").unlink()
+    said += [answers(), answers()]  # the first brings word of what ranks import
 print(json.dumps(said))
 """
 
 
 @pytest.mark.ci
-@pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
+@forks
 def test_the_courses_modules_are_imported_once_for_all_launches_and_again_when_one_was_edited(tmp_path):
     shutil.copytree(ROOT / "course_lib", tmp_path / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
-    ran = subprocess.run([sys.executable, "-P", "-c", EDITED], capture_output=True, text=True,
-                         timeout=80, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout.splitlines()[-1]) == [
-        [[0, 2]] * 2, [[2, 2]] * 2,
-        [[0, 200]] * 2, [[2, 200]] * 2,
-        "refused",
-        [[0, 6]] * 2, [[2, 6]] * 2,
-        "refused"]
+    expected = [pair for answer in (2, 200, None, 6, None)
+                for pair in (([[0, answer]] * 2, [[2, answer]] * 2) if answer else ("refused", "refused"))]
+    assert said_by(EDITED, path=tmp_path, cwd=tmp_path) == expected

@@ -1,4 +1,4 @@
-"""What a rank displays appears under the cell: pictures as pictures, in order with its prints, marked with the rank."""
+"""What a rank prints and displays appears under the cell: whole lines, and pictures, marked with the rank, in order."""
 
 import base64
 import os
@@ -9,8 +9,52 @@ import sys
 import pytest
 
 from course_lib.runtime import launch
-from course_lib.runtime.ranks.output import RankOutput
+from course_lib.runtime.ranks import output as output_module
+from course_lib.runtime.ranks import showing
+from course_lib.runtime.ranks.output import RankOutput, stable_output
 
+# Lines
+
+
+@pytest.mark.parametrize("pieces, shown", [
+    ([(0, b"hel"), (1, b"other\n"), (0, b"lo\nrest")], ["", "[rank 1] other\n", "[rank 0] hello\n", "[rank 0] rest\n"]),
+    ([(0, b"\r 10%\r 20%")], ["\r[rank 0]  10%\r", "[rank 0]  20%\n"]),  # a progress bar redraws its line
+    ([(0, "grö".encode()[:3]), (0, "ö".encode()[1:] + b"\n")], ["", "[rank 0] grö\n", ""]),  # a character in two pieces
+])
+def test_lines_appear_whole_even_when_they_arrive_in_pieces(pieces, shown, monkeypatch, capsys):
+    monkeypatch.setattr(output_module, "stable_output", lambda: False)
+    output, seen = RankOutput(2), []
+    for rank, data in pieces:
+        output.add(rank, "stdout", data)
+        seen.append(capsys.readouterr().out)
+    output.close()
+    assert [*seen, capsys.readouterr().out] == shown
+
+
+def test_under_a_notebook_test_what_is_printed_and_shown_comes_in_rank_order(capsys, monkeypatch):
+    assert stable_output()
+    lines = []
+    with monkeypatch.context() as patch:
+        patch.setattr(showing.os, "write", lambda _, line: lines.append(line) or len(line))
+        showing.send({"text/plain": "picture"}, {})
+    output = RankOutput(2)
+    output.add(1, "stdout", lines[0])
+    output.add(0, "stdout", b"first\n")
+    assert capsys.readouterr().out == ""
+    output.close()
+    assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
+
+
+def test_where_there_is_no_notebook_the_text_is_shown(capsys):
+    def body():
+        print("an unfinished line:", end=" ")
+        display({"rank": 1})  # noqa: F821  built in, as in a cell
+
+    launch(body, world_size=1)
+    assert capsys.readouterr().out.splitlines() == ["[rank 0] an unfinished line: ", "[rank 0] shows:", "{'rank': 1}"]
+
+
+# In a notebook
 
 def alt_text(bundle):
     """Of the picture that a reader gets; fails where it is none."""
@@ -45,59 +89,28 @@ launch(body, world_size=2)
     assert "Figure(640x480)" not in text
 
 
-def test_display_shows_html_text_and_figures_with_and_without_an_import(kernel):
+def test_display_shows_html_text_and_figures_with_and_without_an_import_however_large(kernel):
     reply = kernel.run("""
+from course_lib.widgets import Chart
+from IPython.display import display as shown_by_name
+
 class Table:
     def _repr_html_(self): return "<table></table>"
 
-def built_in():
-    display(Table(), {"a": 1})
-
-from IPython.display import display as shown_by_name
-def imported():
-    shown_by_name(Table())
-
-launch(built_in, world_size=1), launch(imported, world_size=1)
-""")
-    assert reply.error is None, reply.error
-    html = [bundle.get("text/html") for bundle in reply.shown]
-    assert html == ["<table></table>", None, "<table></table>"] and reply.shown[1]["text/plain"] == "{'a': 1}"
-
-
-def test_a_value_that_draws_itself_brings_its_sentence_and_a_picture_larger_than_a_pipe_arrives_whole(kernel):
-    reply = kernel.run("""
-from course_lib.widgets import Chart
-
-class Large:
+class Large:  # larger than a pipe
     def _repr_html_(self): return "x" * 3_000_000
 
-launch(lambda: display(Chart("it grows", "n", "n", lines={"n": ([1, 2], [1, 2])}), Large()), world_size=1)
+def body():
+    display(Table(), {"a": 1})
+    shown_by_name(Table())
+    display(Chart("it grows", "n", "n", lines={"n": ([1, 2], [1, 2])}), Large())
+
+launch(body, world_size=1)
 """)
-    assert reply.error is None and alt_text(reply.shown[0]) == "Chart: it grows (n over n: n)", reply
-    assert len(reply.shown[1]["text/html"]) == 3_000_000
-
-
-def test_where_there_is_no_notebook_the_text_is_shown(capsys):
-    def body():
-        print("an unfinished line:", end=" ")
-        display({"rank": 1})  # noqa: F821  built in, as in a cell
-
-    launch(body, world_size=1)
-    assert capsys.readouterr().out.splitlines() == ["[rank 0] an unfinished line: ", "[rank 0] shows:", "{'rank': 1}"]
-
-
-def test_in_stable_output_what_is_shown_comes_in_rank_order(capsys, monkeypatch):
-    from course_lib.runtime.ranks import showing
-
-    lines = []
-    with monkeypatch.context() as patch:
-        patch.setattr(showing.os, "write", lambda _, line: lines.append(line) or len(line))
-        showing.send({"text/plain": "picture"}, {})
-    output = RankOutput(2)
-    output.add(1, "stdout", lines[0])
-    output.add(0, "stdout", b"first\n")
-    output.close()
-    assert capsys.readouterr().out == "[rank 0] first\n[rank 1] shows:\npicture\n"
+    table, text, named, chart, large = reply.shown
+    assert table["text/html"] == named["text/html"] == "<table></table>" and len(large["text/html"]) == 3_000_000
+    assert "text/html" not in text and text["text/plain"] == "{'a': 1}"
+    assert alt_text(chart) == "Chart: it grows (n over n: n)"  # what draws itself brings its sentence
 
 
 @pytest.mark.ci

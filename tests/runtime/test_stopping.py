@@ -26,15 +26,6 @@ def stop_main():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def test_a_stop_ends_what_runs_and_neither_what_comes_before_nor_after_it():
-    stop_main()
-    with pytest.raises(Stopped):
-        run_stoppable(lambda: [stop_main(), *range(10)])
-    stop_main()
-    assert run_stoppable(lambda: 3) == 3
-    stop_main()
-
-
 def test_stops_at_any_moment_leave_the_rank_to_its_next_call():
     """One that came between the call's end and the note that it has ended would leave the rank stoppable for ever:
     a stop as it joins a group anew then closes the connections that it is about to make.

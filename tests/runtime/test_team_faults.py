@@ -10,7 +10,17 @@ import pytest
 from course_lib.runtime import LaunchError, LaunchTimeout, TeamEnded, start_ranks, testing
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks.pools import pool
-from tests.faults.kinds import ALL, FAULTS, IN_TEAM, SESSION, SHORT_S, Plan, complaints_about, interrupt_once
+from tests.faults.kinds import (
+    ALL,
+    FAULTS,
+    FEW_IN_TEAM,
+    IN_TEAM,
+    SESSION,
+    SHORT_S,
+    Plan,
+    complaints_about,
+    interrupt_once,
+)
 from tests.faults.traces import traces
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -45,7 +55,7 @@ def session():
     return team
 
 
-@pytest.mark.sweep("kind", few=IN_TEAM[1::2], all=IN_TEAM, words=f"every second fault of {len(IN_TEAM)}")
+@pytest.mark.sweep("kind", few=FEW_IN_TEAM, all=IN_TEAM, words=f"those of {len(IN_TEAM)} faults that no launch has")
 def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_next_cell_runs(kind):
     fault, team, error = FAULTS[kind], session(), None
     if kind == "interrupt":

@@ -21,8 +21,16 @@ from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 from course_lib.runtime.instruments.under_way import transfers
 
 
-def event(lane, start_s, end_s, name="x", rank=0, depth=0):
-    return TimelineEvent(rank, lane, name, start_s, end_s, depth=depth)
+def event(lane, start_s, end_s, name="x", rank=0, depth=0, **labels):
+    return TimelineEvent(rank, lane, name, start_s, end_s, labels, depth=depth)
+
+
+def call(name, start_s, end_s, rank=0, **labels):
+    return event("communication", start_s, end_s, name, rank, **labels)
+
+
+def wait(start_s, end_s, rank=0):
+    return event("waiting", start_s, end_s, rank=rank)
 
 
 HERE = Clock("here", 0.0, 0.0)
@@ -34,27 +42,19 @@ def timeline(*events, waits=(), ranks=(0,), clock=HERE):
 
 # Spans
 
-def test_spans_nest_and_keep_their_labels():
-    with record_timeline() as recorded:
-        with span("step", n=3):
+def test_spans_nest_keep_their_labels_and_are_seen_by_the_timelines_around_them_alone():
+    with span("nobody listens"), record_timeline() as outer:
+        with pytest.raises(RuntimeError, match="halfway"), record_timeline() as inner, span("step", n=3):
             with span("forward"):
                 pass
             with span("backward"):
-                pass
-    step, forward, backward = recorded.events
-    assert [(e.name, e.depth, e.lane, e.rank) for e in recorded.events] == [
-        ("step", 0, "compute", 0), ("forward", 1, "compute", 0), ("backward", 1, "compute", 0)]
-    assert step.labels == {"n": 3} and forward.labels == {}
-    times = [e for inner in (forward, backward) for e in (inner.start_s, inner.end_s)]
-    assert sorted([step.start_s, *times, step.end_s]) == [step.start_s, *times, step.end_s]
-    assert recorded.duration_s == step.duration_s
-
-
-def test_nested_timelines_see_the_spans_inside_them_alone_also_when_an_exception_ends_one():
-    with span("nobody listens"), record_timeline() as outer:
-        with pytest.raises(RuntimeError, match="halfway"), record_timeline() as inner, span("work"):
-            raise RuntimeError("halfway")
-    assert [e.name for e in outer.events] == [e.name for e in inner.events] == ["work"]
+                raise RuntimeError("halfway")
+    assert [(e.name, e.depth, e.lane, e.rank, e.labels) for e in inner.events] == [
+        ("step", 0, "compute", 0, {"n": 3}), ("forward", 1, "compute", 0, {}), ("backward", 1, "compute", 0, {})]
+    assert [e.name for e in outer.events] == [e.name for e in inner.events]
+    step, *parts = inner.events
+    times = [step.start_s, *(time_s for part in parts for time_s in (part.start_s, part.end_s)), step.end_s]
+    assert times == sorted(times) and inner.duration_s == step.duration_s
 
 
 # A device that works behind the host
@@ -72,51 +72,45 @@ class Behind:
         return lambda mark, wait: mark if wait or mark <= self.reached else None
 
 
-def recorded_behind(*, wait_for_call, wait=True, reached=0.0):
-    """(lane, start, end, unfinished) of a span in which a call is made, which the device may not have finished."""
+@pytest.mark.parametrize("waits_itself, fails, expected", [
+    (True, False, [("compute", 1, 8, False), ("communication", 2, 5, False), ("waiting", 3, 4, False),
+                   ("waiting", 6, 7, False)]),
+    (False, False, [("compute", 1, 6, False), ("communication", 2, 7, True), ("waiting", 3, 4, False)]),
+    (True, True, [("compute", 1, 9, False), ("communication", 2, 9, True), ("waiting", 3, 9, False)]),  # 9: now
+])
+def test_a_calls_end_on_a_device_is_waited_for_where_the_rank_has_waited_and_no_error_came(waits_itself, fails,
+                                                                                           expected):
     recorder = TimelineRecorder(Behind())
-    call = GroupCall(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
+    made = GroupCall(0, "all_reduce", None, (0, 1), [(torch.float32, (2,))], on_stream=True)
     recorder.begin_span("step", {})  # 1
-    recorder.begin_call(call)  # 2
-    recorder.end_wait(call, recorder.begin_wait(call))  # 3 to 4
-    recorder.end_call(call)  # 5
-    if wait_for_call:
-        recorder.end_wait(call, recorder.begin_wait(call))  # 6 to 7
-    recorder.clock.reached = reached
-    return [(event.lane, event.start_s, event.end_s, event.labels.get("unfinished", False))
-            for event in recorder.close(0, 0.0, wait)]
-
-
-def test_the_end_of_a_call_on_a_device_is_waited_for_only_where_the_rank_itself_has_waited_and_no_error_came():
-    assert recorded_behind(wait_for_call=True) == [
-        ("compute", 1, 8, False), ("communication", 2, 5, False), ("waiting", 3, 4, False), ("waiting", 6, 7, False)]
-    assert recorded_behind(wait_for_call=False) == [
-        ("compute", 1, 6, False), ("communication", 2, 7, True), ("waiting", 3, 4, False)]
-    found = recorded_behind(wait_for_call=True, wait=False, reached=3.0)  # after an error: what the device has come to
-    assert [(lane, start_s, unfinished) for lane, start_s, _, unfinished in found] == [
-        ("compute", 1, False), ("communication", 2, True), ("waiting", 3, False)]
+    recorder.begin_call(made)  # 2
+    recorder.end_wait(made, recorder.begin_wait(made))  # 3 to 4
+    recorder.end_call(made)  # 5
+    if waits_itself:
+        recorder.end_wait(made, recorder.begin_wait(made))  # 6 to 7
+    recorder.clock.reached = 3.0 if fails else 0.0  # after an error: what the device has come to
+    found = [(e.lane, e.start_s, min(e.end_s, 9), e.labels.get("unfinished", False))
+             for e in recorder.close(0, 0.0, wait=not fails)]
+    assert found == expected
 
 
 # What follows from events
 
 def test_totals_count_time_covered_once_and_add_over_ranks():
     recorded = timeline(event("compute", 0, 4, "step"), event("compute", 1, 3, "forward", depth=1),
-                        event("compute", 1, 2, "forward", rank=1), event("communication", 3, 6, "all_reduce"),
-                        event("communication", 5, 7, "all_reduce"), ranks=(0, 1))
+                        event("compute", 1, 2, "forward", rank=1), call("all_reduce", 3, 6), call("all_reduce", 5, 7),
+                        ranks=(0, 1))
     assert recorded.total_s("forward") == 2 + 1 and recorded.total_s("forward", rank=0) == 2
     assert recorded.total_s(lane="compute") == 4 + 1
     assert recorded.total_s("all_reduce") == recorded.total_s(lane="communication") == 4
-    assert recorded.total_s() == 7 + 1 and recorded.duration_s == 7
-    assert timeline().duration_s == 0
+    assert recorded.total_s() == 7 + 1 and recorded.duration_s == 7 and timeline().duration_s == 0
 
 
 def test_hidden_is_communication_during_a_span_but_not_inside_the_call():
-    recorded = timeline(event("compute", 0, 10), event("communication", 2, 6), event("communication", 5, 8),
-                        event("communication", 9, 12), event("compute", 0, 20, rank=1),
-                        waits=[event("waiting", 7, 8), event("waiting", 9.5, 12)], ranks=(0, 1))
-    assert recorded.hidden_s(0) == (6 - 2) + (7 - 6) + (9.5 - 9)
+    recorded = timeline(event("compute", 0, 10), call("x", 2, 6), call("x", 5, 8), call("x", 9, 12),
+                        event("compute", 0, 20, rank=1), waits=[wait(7, 8), wait(9.5, 12)], ranks=(0, 1))
+    assert recorded.hidden_s(0) == (6 - 2) + (7 - 6) + (9.5 - 9) and recorded.hidden_s(1) == 0
     assert recorded.waiting_s(0) == recorded.total_s(lane="waiting") == 3.5
-    assert recorded.hidden_s(1) == 0
     with pytest.raises(ValueError, match="rank 5 recorded no timeline"):
         recorded.hidden_s(5)
 
@@ -129,10 +123,6 @@ def test_words_go_into_the_longest_stretch_that_no_wait_covers():
     assert start == end
 
 
-def call(name, start_s, end_s, rank, **labels):
-    return TimelineEvent(rank, "communication", name, start_s, end_s, labels)
-
-
 def test_bytes_of_a_collective_move_once_the_last_rank_has_called_it_and_those_of_a_message_once_both_have():
     world = {"group": (0, 1)}
     recorded = timeline(
@@ -140,16 +130,15 @@ def test_bytes_of_a_collective_move_once_the_last_rank_has_called_it_and_those_o
         call("all_reduce", 7, 9, 0, **world), call("all_reduce", 7, 9, 1, **world),
         call("recv", 10, 14, 0, peer=1), call("send", 13, 14, 1, peer=0),
         call("recv", 20, 21, 1, peer=None),  # from any rank: it counts from its call on
-        waits=[event("waiting", 2, 6), event("waiting", 7, 9), event("waiting", 10, 14)], ranks=(0, 1))
+        waits=[wait(2, 6), wait(7, 9), wait(10, 14)], ranks=(0, 1))
     assert transfers(recorded.events) == {0: [(4, 6), (7, 9), (13, 14)], 1: [(4, 6), (7, 9), (13, 14), (20, 21)]}
     assert recorded.waiting_s(0) == 10 and recorded.blocked_s(0) == 2 + 2 + 1
 
 
 def test_a_timeline_says_how_its_average_rank_spends_the_time_and_a_readers_headline_stands_above_it(snapshot):
-    labels = {"group": (0, 1), "bytes": 0}
-    recorded = timeline(event("compute", 0, 4), call("barrier", 4, 10, 0, **labels), event("compute", 0, 8, rank=1),
-                        call("barrier", 8, 10, 1, **labels), ranks=(0, 1),
-                        waits=[event("waiting", 4, 10), event("waiting", 8, 10, rank=1)])
+    world = {"group": (0, 1), "bytes": 0}
+    recorded = timeline(event("compute", 0, 4), call("barrier", 4, 10, 0, **world), event("compute", 0, 8, rank=1),
+                        call("barrier", 8, 10, 1, **world), ranks=(0, 1), waits=[wait(4, 10), wait(8, 10, rank=1)])
     held, broken = recorded.shows("Rank 0 computes", holds=True), recorded.shows("Rank 0 waits", holds=False, until_s=9)
     assert "computes 60%, is blocked while bytes move 20%, waits for others 20%" in recorded.alternative()
     assert "\n".join([recorded.alternative(), str(held), str(broken), broken.alternative()]) == snapshot
@@ -183,13 +172,12 @@ def test_a_rank_records_what_its_process_computes_and_not_how_long_it_sleeps():
 
 def test_ranks_of_one_host_are_aligned_by_its_counter_and_hosts_by_their_wall_clocks():
     # the wall clock of host a was set back by 50 s between its recordings; host b began 2 s after the first
-    first = timeline(event("compute", 1, 2, rank=0), clock=Clock("a", 100.0, 5000.0))
-    second = timeline(event("compute", 1, 2, rank=1), ranks=(1,), clock=Clock("a", 103.0, 4953.0))
-    other = timeline(event("compute", 1, 2, rank=2), ranks=(2,), clock=Clock("b", 7.0, 5002.0),
-                     waits=[event("waiting", 2, 3, rank=2)])
-    merged = Timeline.merge([first, second, other])
+    clocks = Clock("a", 100.0, 5000.0), Clock("a", 103.0, 4953.0), Clock("b", 7.0, 5002.0)
+    parts = [timeline(event("compute", 1, 2, rank=rank), ranks=(rank,), clock=clock,
+                      waits=[wait(2, 3, rank)] if rank == 2 else []) for rank, clock in enumerate(clocks)]
+    merged = Timeline.merge(parts)
     assert [(e.rank, e.start_s, e.end_s) for e in merged.events] == [(0, 1, 2), (1, 4, 5), (2, 3, 4)]
-    assert [(wait.start_s, wait.end_s) for wait in merged.waits] == [(4, 5)]
+    assert [(each.start_s, each.end_s) for each in merged.waits] == [(4, 5)]
     assert merged.ranks == (0, 1, 2) and Timeline.merge([merged]).events == merged.events
 
 
@@ -222,24 +210,20 @@ def recorded():
     return launch(overlapping_step, world_size=4).timeline
 
 
-def test_every_call_of_every_rank_is_on_its_lane_from_call_to_completion(recorded):
-    for rank in range(4):
+def test_every_call_of_every_rank_is_on_its_lane_and_a_collective_ends_on_none_before_all_have_begun(recorded):
+    labels = []
+    for rank, (message, late) in enumerate((("send", None), ("recv", None), (None, None), (None, "send"))):
         calls = [e for e in recorded.by_rank(rank).events if e.lane == "communication"]
-        p2p = {0: ["send"], 1: ["recv"], 2: [], 3: []}[rank]
-        late = ["send"] if rank == 3 else []
-        assert [call.name for call in calls] == ["all_reduce"] * 3 + p2p + ["barrier"] + late
-        assert all(call.end_s >= call.start_s for call in calls)
-        assert calls[0].labels == {"bytes": 4000, "group": (0, 1, 2, 3)}
-    assert recorded.by_rank(0).events[-2].labels == {"bytes": 20, "peer": 1}
-    assert recorded.by_rank(3).events[-1].labels == {"bytes": 20, "peer": 2, "unfinished": True}
-
-
-def test_a_collective_ends_on_no_rank_before_it_has_begun_on_all_and_what_is_hidden_is_part_of_it(recorded):
-    barriers = [e for e in recorded.events if e.name == "barrier"]
-    assert len(barriers) == 4 and min(e.end_s for e in barriers) >= max(e.start_s for e in barriers)
-    for rank in range(4):
+        names = ["all_reduce"] * 3 + [message, "barrier", late]
+        assert [each.name for each in calls] == [name for name in names if name]
+        assert all(each.end_s >= each.start_s for each in calls)
+        labels.append([each.labels for each in calls])
         assert 0 <= recorded.hidden_s(rank) <= recorded.total_s(lane="communication", rank=rank)
         assert 0 < recorded.waiting_s(rank) <= recorded.duration_s
+    assert labels[0][0] == {"bytes": 4000, "group": (0, 1, 2, 3)} and labels[0][3] == {"bytes": 20, "peer": 1}
+    assert labels[3][-1] == {"bytes": 20, "peer": 2, "unfinished": True}
+    barriers = [e for e in recorded.events if e.name == "barrier"]
+    assert len(barriers) == 4 and min(e.end_s for e in barriers) >= max(e.start_s for e in barriers)
 
 
 def test_the_chrome_trace_names_ranks_and_lanes_and_never_overlaps_on_a_thread(recorded, tmp_path):

@@ -1,4 +1,4 @@
-"""One script, started by plain python and by torchrun: the same losses, and the same answers of a team.
+"""One script, started by plain python and by torchrun: the same numbers, and the same answers of a team.
 
 The two nodes are those of `on_hosts`: network namespaces joined by a cable where this machine lets us make them, else
 two agents of torchrun on the loopback interface.
@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -21,9 +22,23 @@ from tools.harness.needs import kept, uses_team
 pytestmark = pytest.mark.ci
 _WITHIN_S = 80.0  # a watchdog: eight interpreters import torch
 ROOT = Path(__file__).parents[2]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def run_script(text: str, folder: Path, *arguments: str, starter: Sequence[str] = ()) -> str:
+    (folder / "script.py").write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg",
+                   "TMPDIR": str(folder)}
+    ran = subprocess.run([sys.executable, *starter, "script.py", *arguments], cwd=folder, env=environment,
+                         capture_output=True, text=True, timeout=_WITHIN_S)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
 
 SCRIPT = '''
 import atexit, json, os, pathlib, sys
+from dataclasses import dataclass
 
 def last_of_all():
     names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]  # none but on Linux
@@ -33,65 +48,65 @@ def last_of_all():
 atexit.register(last_of_all)  # what is registered first runs last
 import torch
 import torch.distributed as dist
-from course_lib.runtime import launch
+from course_lib.runtime import launch, record_communication, start_ranks
 
-def train(num_steps):
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
+@dataclass
+class Sum:  # of the script itself, which ranks do not run
+    values: list
+
+def walk(num_steps):
+    mine = torch.rand(3) * (dist.get_rank() + 1)  # each rank has the same seed
     for step in range(num_steps):
-        shard = torch.Generator().manual_seed(100 * step + dist.get_rank())
-        inputs = torch.randn(4, 8, generator=shard)  # (B, D)
-        loss = (model(inputs) - inputs.sum(dim=1, keepdim=True)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+        total = mine.clone()
+        dist.all_reduce(total)
+        mine = mine + torch.rand(3) * total / dist.get_world_size()
+    return mine.tolist()
 
-losses = launch(train, 5, world_size=int(sys.argv[1]))
+def add_up():
+    x = torch.full((2,), dist.get_rank() + 1.0)
+    with record_communication():
+        dist.all_reduce(x)
+    return Sum(x.tolist())
+
+def main():
+    ends = launch(walk, 5, world_size=int(sys.argv[1]))
+    with start_ranks(4) as team:
+        ran = team.run(add_up)
+        assert "RANK" in os.environ or all(type(each) is Sum for each in ran)
+        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
+        team.push(z=3)
+        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
+        assert "rank 1  has run" in repr(team) and "other 8 B: y, z" in repr(team)
+        of_team = [[each.values for each in ran], ran.communication.calls("all_reduce"),
+                   [y.tolist() for y in team.pull("y")], some, team.pull("z"), team[1].eval("z * 10"), team.alive]
+        return list(ends), of_team
+
+told = main()
 if os.environ.get("RANK", "0") == "0":
-    print("losses", json.dumps(losses))
+    print("told", json.dumps(told))
 '''
 
 
-def losses_in(output: str) -> list[list[float]]:
-    lines = [line for line in output.splitlines() if line.startswith("losses ")]
-    assert len(lines) == 1, output
-    return json.loads(lines[0].removeprefix("losses "))
+def told_in(output: str) -> list:
+    line, = (line for line in output.splitlines() if line.startswith("told "))
+    return json.loads(line.removeprefix("told "))
 
 
-def output_of(*command: str, cwd: Path) -> str:
-    inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
-    environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    ran = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True,
-                         timeout=_WITHIN_S)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
-def test_two_nodes_under_torchrun_give_the_same_losses_as_launch(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
+def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch_and_a_team_says_the_same(tmp_path):
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    assert losses_in(both.stdout) == losses_in(output_of("train.py", "4", cwd=tmp_path))
-    assert len(losses_in(both.stdout)) == 4 and len({tuple(of_rank) for of_rank in losses_in(both.stdout)}) == 4
+    ends, of_team = told_in(both.stdout)
+    assert [ends, of_team] == told_in(run_script(SCRIPT, tmp_path, "4")) and len(set(map(tuple, ends))) == 4
+    assert of_team == [[[10.0, 10.0]] * 4, 4, [[6.0, 6.0]] * 4, {"1": "4"}, [3, 4, 3, 3], 40, [0, 1, 2, 3]]
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
     assert both.stderr.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1
+    assert [name for name in os.listdir(tmp_path) if name.startswith("course_lib_")] == []  # the server's folder
 
 
 CROSSING = """
-import os
-import time
-
-import torch
-import torch.distributed as dist
-
+import os, time
+import torch, torch.distributed as dist
 from course_lib.runtime import launch
 
 def both():
@@ -119,7 +134,7 @@ def test_a_slow_cable_is_slow_and_what_stays_on_a_host_is_not():
     assert across_s > 0.9 * 4 * 2**20 / rate > 3 * inside_s  # 1.5 M of 4 MiB at least has to cross
 
 
-def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
+def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind_and_what_cannot_be_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="the reader's own mistake"):
         on_hosts("raise ValueError('the reader' + chr(39) + 's own mistake')", ranks_per_host=1)
     with pytest.raises(TimeoutError, match="not done after 3 s"):
@@ -127,9 +142,6 @@ def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind():
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             assert b"the-mark-of-this-test" not in (process / "cmdline").read_bytes()
-
-
-def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
     with pytest.raises(ValueError, match="bytes_per_s=0: expected a positive number"):
         shaping_command(0)
     monkeypatch.setattr("course_lib.runtime.hosts.why_not", lambda slow: "no kernel of ours")
@@ -138,48 +150,8 @@ def test_a_cable_that_cannot_be_is_refused_by_name(monkeypatch):
     assert inside("true")[0] == "unshare"
 
 
-# Ranks that stay
-
-TEAM = """
-import json, os, pathlib
-import torch, torch.distributed as dist
-from course_lib.runtime import record_communication, start_ranks
-
-def add_up():
-    x = torch.full((2,), dist.get_rank() + 1.0)
-    with record_communication():
-        dist.all_reduce(x)
-    return x.tolist()
-
-def main():
-    with start_ranks(2) as team:
-        ran = team.run(add_up)
-        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
-        team.push(z=3)
-        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
-        return [list(ran), ran.communication.calls("all_reduce"), [y.tolist() for y in team.pull("y")], some,
-                team.pull("z"), team[1].eval("z * 10"), team.alive, repr(team)]
-
-told = main()
-if os.environ.get("RANK", "0") == "0":
-    pathlib.Path("told.json").write_text(json.dumps(told))
-"""
-
-
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-
-
-@pytest.mark.parametrize("starter", [[], TORCHRUN], ids=["python", "torchrun"])
-def test_a_script_with_a_team_says_the_same_from_python_and_from_torchrun(starter, tmp_path):
-    (tmp_path / "script.py").write_text(TEAM)
-    output_of(*starter, "script.py", cwd=tmp_path)
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told[:7] == [[[3.0, 3.0], [3.0, 3.0]], 2, [[1.0, 1.0], [1.0, 1.0]], {"1": "4"}, [3, 4], 40, [0, 1]]
-    assert "rank 1  has run" in told[7] and "other 8 B: y, z" in told[7]
-
-
 NOTEBOOK_AS_SCRIPT = """
-import json, os, pathlib, sys
+import json, os, pathlib
 from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance(colors="NoColor")
@@ -200,6 +172,5 @@ def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(c
                if cell.cell_type == "code"]
     cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
     (tmp_path / "cells.json").write_text(json.dumps(cells))
-    (tmp_path / "script.py").write_text(NOTEBOOK_AS_SCRIPT)
-    output_of(*TORCHRUN, "script.py", cwd=tmp_path)
+    run_script(NOTEBOOK_AS_SCRIPT, tmp_path, starter=TORCHRUN)
     assert told in json.loads((tmp_path / "values.json").read_text())

@@ -20,19 +20,14 @@ import os, subprocess, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, start_ranks, testing
-from tests.faults.kinds import Plan, complaints, inject
+from tests.faults.kinds import Plan, complaints, inject, rank_sum, start_a_daemon
 from tests.faults.traces import alive
 
 KINDS = ("exception", "exception in all", "unpicklable result", "sys.exit", "recv nobody answers", "os._exit",
          "endless loop")
 
-def rank_sum():
-    ranks = torch.tensor([float(dist.get_rank())])
-    dist.all_reduce(ranks)
-    return ranks.item(), os.getpid()
-
 def works():
-    return [total for total, _ in launch(rank_sum, world_size=2)] == [1.0, 1.0]
+    return list(launch(rank_sum, world_size=2)) == [1.0, 1.0]
 
 def claim(name, holds):
     print(name, "holds" if holds else "FAILS", flush=True)
@@ -42,15 +37,7 @@ def talk():
     print("twice", end="")
 
 def start_things():
-    read, write = os.pipe()
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.write(write, str(os.getpid()).encode())
-            os.closerange(0, 100)
-            os.execlp("sleep", "sleep", "1000")
-        os._exit(0)
-    return [int(os.read(read, 20)), subprocess.Popen(["sleep", "1000"]).pid]
+    return [start_a_daemon(), subprocess.Popen(["sleep", "1000"]).pid]
 
 def ask_the_module():
     sys.dont_write_bytecode = True
@@ -65,8 +52,7 @@ def fails(error, cell):
     return ""
 
 with testing.limits(still_s=1.0):
-    kept = [pid for _, pid in launch(rank_sum, world_size=2)]
-    claim("interpreters stay warm", [pid for _, pid in launch(rank_sum, world_size=2)] == kept)
+    claim("interpreters stay warm", list(launch(os.getpid, world_size=2)) == list(launch(os.getpid, world_size=2)))
     launch(talk, world_size=2)
     if os.name != "nt":
         claim("what ranks started has ended", not any(map(alive, sum(launch(start_things, world_size=2), []))))
@@ -99,31 +85,19 @@ claim("launch still works", works())
 '''
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("warm")
-    (folder / "script.py").write_text(SCRIPT)
+def test_warm_interpreters_keep_every_promise_of_launch_and_of_teams_and_leave_no_file(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
     with tempfile.TemporaryDirectory(prefix="warm_") as temporary:  # pytest's own is too long a path for a socket
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "COURSE_LIB_LAUNCHER": "warm",
                        "TMPDIR": temporary}
         environment.pop("PYTEST_CURRENT_TEST", None)
-        ran = subprocess.run([sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True,
+        ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True,
                              text=True, timeout=_WITHIN_S)
         assert ran.returncode == 0, ran.stderr
         left = [path for path in Path(temporary).rglob("*") if not path.name.startswith("torchinductor_")]  # torch's
-    return ran.stdout + "".join(f"left: {path}\n" for path in left)
-
-
-def test_warm_interpreters_keep_every_promise_of_launch(printed):
-    claims = [line for line in printed.splitlines() if line.endswith((" holds", " FAILS"))]
-    assert [line for line in claims if line.endswith("FAILS")] == [], printed
-    assert len(claims) == 17 + (os.name != "nt") + (sys.platform == "linux"), printed
-
-
-def test_output_of_warm_ranks_is_whole_and_named(printed):
-    lines = [line for line in printed.splitlines() if line.startswith("[rank")]
-    assert sorted(lines) == ["[rank 0] hello", "[rank 0] twice", "[rank 1] hello", "[rank 1] twice"]
-
-
-def test_no_temporary_file_is_left_when_the_notebook_ends(printed):
-    assert [line for line in printed.splitlines() if line.startswith("left: ")] == []
+    lines = ran.stdout.splitlines()
+    claims = [line for line in lines if line.endswith((" holds", " FAILS"))]
+    assert [line for line in claims if line.endswith("FAILS")] == [] and left == [], ran.stdout
+    assert len(claims) == 17 + (os.name != "nt") + (sys.platform == "linux"), ran.stdout
+    assert sorted(line for line in lines if line.startswith("[rank")) == [
+        "[rank 0] hello", "[rank 0] twice", "[rank 1] hello", "[rank 1] twice"]

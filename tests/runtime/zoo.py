@@ -15,13 +15,14 @@ class Pair:
 
 
 class Tied(nn.Module):
-    """Two layers with one weight, a frozen bias and a buffer."""
+    """Two layers with one weight, a frozen bias, an unused parameter and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
         self.last.weight = self.first.weight
         self.first.bias.requires_grad_(False)
+        self.unused = nn.Parameter(torch.ones(100))
         self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
 
 

@@ -45,10 +45,13 @@ def refused(command, words):
     return command.said()
 
 
-def test_a_second_run_into_the_same_folder_is_refused_with_both_ways_out_and_each_of_them_works(command):
+def test_what_cannot_go_on_is_refused_in_the_options_words_with_both_ways_out_and_each_of_them_works(command):
     command("--steps 4 --save a --save-every 2")
     said = refused(command, "--steps 2 --save a --learning-rate 0.01 --keep 1")
     assert "--save a: it holds 2 checkpoints of another run" in said and "--resume a" in said and "--overwrite" in said
+    assert "of another model: --layers 2, and here 3" in refused(command, "--steps 5 --resume a --layers 3")
+    assert "--experts None, and here 4" in refused(command, "--steps 5 --resume a --experts 4")
+    assert "has taken 4 steps already" in refused(command, "--steps 4 --resume a")
     assert names() == ["step_00000002", "step_00000004"]
     first = run_of(checkpoint.latest("a"))
     command("--steps 5 --save a --resume a")
@@ -99,13 +102,6 @@ def test_the_schedule_is_the_runs_and_another_one_is_said_aloud(command):
     assert "peak 0.004 -> 0.002, total_steps 8 -> 20" in said and longer.steps[0].learning_rate == new
     command("--steps 9 --resume a")
     assert "ends its cosine at step 8 of 9 and stays 0.0004: --decay-steps 9" in command.said()
-
-
-def test_another_model_and_steps_already_taken_are_told_in_the_options_words(command):
-    command("--steps 1 --save a")
-    assert "of another model: --layers 2, and here 3" in refused(command, "--steps 2 --resume a --layers 3")
-    assert "--experts None, and here 4" in refused(command, "--steps 2 --resume a --experts 4")
-    assert "has taken 1 steps already" in refused(command, "--steps 1 --resume a")
 
 
 @pytest.mark.parametrize("balance", ["auxiliary", "bias", "none"])

@@ -28,6 +28,10 @@ class Reply:
     def printed(self, name: str = "stdout") -> str:
         return "".join(text for stream, text in self.streams if stream == name)
 
+    def told(self) -> str:
+        """The traceback as the reader sees it; empty where there is none."""
+        return "\n".join(self.error["traceback"]) if self.error else ""
+
     def is_at_a_prompt(self) -> bool:
         return any(stream == "prompt" for stream, _ in self.streams)
 
