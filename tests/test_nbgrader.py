@@ -11,7 +11,7 @@ from nbgrader.apps.nbgraderapp import NbGraderApp
 
 from course_lib.grading.trusted import sandbox
 from tests.grading.courses import FEW, ROOT, class_of, collectives_class, command_for, commands, nbgrader  # noqa: F401
-from tests.grading.submissions import ALL, NAME, POINTS, SUBMISSIONS, submit_text
+from tests.grading.submissions import ALL, NAME, POINTS, SUBMISSIONS, submit
 
 STUDENTS = pytest.mark.sweep(
     "students", few=[FEW], all=[list(SUBMISSIONS)], ids=["class"], scope="module",
@@ -84,7 +84,7 @@ def test_grading_again_takes_the_same_inputs_and_another_submission_others(cours
 @STUDENTS
 def test_what_cannot_be_read_is_named_as_failed_and_changes_nobody_elses_marks(course):
     before = scores(course)
-    submit_text(course, "broken", '{"cells": [')
+    submit(course, "broken", '{"cells": [')
     printed = nbgrader(course, "autograde", NAME, "--student=broken", succeeds=False)
     assert f"There was an error processing assignment '{NAME}' for student 'broken'" in printed
     nbgrader(course, "export", "--to", "grades.csv")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
@@ -32,14 +33,11 @@ def sources(folder: Path) -> dict[str, str]:
             for path in sorted(folder.rglob("*.ipynb"))}
 
 
-def test_copies_hold_the_cells_and_no_outputs(course):
+def test_copies_hold_the_cells_and_no_outputs_and_a_second_call_changes_and_says_nothing(course):
     for original in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"):
         cell = nbformat.read(course / "workspace" / original, as_version=4).cells[0]
         assert (cell.source, cell.outputs, cell.execution_count) == ("1 + 1", [], None)
         assert nbformat.read(course / original, as_version=4).cells[0].outputs, "the original keeps its outputs"
-
-
-def test_a_second_call_changes_and_says_nothing(course):
     before = {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
     assert Workspace(course).fill() == [] and said_of([], "workspace", first=False) == ""
     assert before == {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
@@ -72,14 +70,6 @@ def test_a_damaged_copy_and_one_of_which_nothing_is_remembered_are_the_readers_a
     assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")] and copy.read_bytes() == before
 
 
-def test_only_the_cell_that_answers_a_prediction_is_folded(course):
-    write(course / "notebooks/02_b.ipynb", "guess.against(3)")
-    Workspace(course).fill()
-    first, second = (nbformat.read(course / f"workspace/notebooks/{name}.ipynb", as_version=4).cells[0].metadata
-                     for name in ("01_a", "02_b"))
-    assert "jupyter" not in first and second.jupyter.source_hidden
-
-
 def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_beside_it(course):
     write(course / "workspace/notebooks/01_a.ipynb", "mine")
     write(course / "notebooks/01_a.ipynb", "2 + 2")
@@ -96,11 +86,14 @@ def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_besid
         "01_a.ipynb": "mine", "01_a.new.ipynb": "mine, too", "01_a.new2.ipynb": "4 + 4"}
 
 
-def test_a_copy_that_nobody_touched_follows_its_original_and_a_missing_one_comes_again(course):
-    write(course / "notebooks/01_a.ipynb", "2 + 2")
+def test_a_copy_that_nobody_touched_follows_its_original_a_missing_one_comes_again_and_an_answer_is_folded(course):
+    write(course / "notebooks/01_a.ipynb", "guess.against(3)")
     (course / "workspace/exercises/01_a/01_a.ipynb").unlink()
     assert sorted(map(str, Workspace(course).fill())) == ["exercises/01_a/01_a.ipynb", "notebooks/01_a.ipynb"]
-    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "2 + 2"}
+    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "guess.against(3)"}
+    folded, other = (nbformat.read(course / "workspace" / name, as_version=4).cells[0].metadata
+                     for name in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"))
+    assert folded.jupyter.source_hidden and "jupyter" not in other  # only the cell that answers a prediction
 
 
 def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
@@ -112,19 +105,14 @@ def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
     assert line.endswith("the new ones lie beside them: notebooks/01_a.new.ipynb")
 
 
-def started_over(course, monkeypatch, answer, terminal=True):
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: answer)
-    workspace.start_over(Workspace(course))
-
-
 def test_starting_over_asks_and_keeps_the_old_folder(course, monkeypatch, capsys):
     write(course / "workspace/notebooks/01_a.ipynb", "mine")
-    for answer, terminal in (("", True), ("n", True), ("y", False)):
-        with pytest.raises(SystemExit):
-            started_over(course, monkeypatch, answer, terminal)
+    for answer, terminal, starts in (("", True, False), ("n", True, False), ("y", False, False), ("y", True, True)):
+        monkeypatch.setattr(sys.stdin, "isatty", lambda terminal=terminal: terminal, raising=False)
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+        with nullcontext() if starts else pytest.raises(SystemExit):
+            workspace.start_over(Workspace(course))
     assert "notebooks/01_a.ipynb" in capsys.readouterr().out
-    started_over(course, monkeypatch, "y")
     assert Workspace(course).fill() and sources(course / "workspace/notebooks") == {"01_a.ipynb": "1 + 1"}
     assert sources(course / "workspace-old-1/notebooks") == {"01_a.ipynb": "mine"}
 

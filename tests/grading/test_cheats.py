@@ -23,16 +23,15 @@ from tests.grading import seekers
 from tests.grading.class_exercise import (
     CALLS_HONEST,
     EXERCISE,
-    HONEST,
     IMPATIENT,
     LIMITS,
     MODES,
     NAMESPACES,
     WRONG,
-    PassOnSmall,
     notebook,
     points,
 )
+from tests.grading.toy_exercises import PassOnSmall
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = sorted((ROOT / "exercises").glob("*/*.ipynb"))
@@ -138,11 +137,6 @@ def test_a_librarys_collective_is_refused(grade, way):
     report = grade(CALLS_HONEST + f"\ndef pass_on(tensor):\n    {LIBRARY[way]}\n    return honest(tensor)\n")
     assert points(report) == 0
     assert "write it with send and recv" in repr(report) or "course_lib.collectives" in repr(report)
-
-
-def test_the_word_reduce_alone_is_no_librarys_collective(grade):
-    own = HONEST + "\nfrom functools import reduce\ngather = torch.gather\ndef scatter(x): return x.broadcast_to(2)\n"
-    assert points(grade(own)) == 2
 
 
 FIND_CONNECTION = """

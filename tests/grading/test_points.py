@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.grading import check, points, progress, recorded
 from course_lib.grading.report import Report, Verdict
-from tests.grading import toy_exercises as toys
+from tests.grading.toy_exercises import my_ring_all_gather
 
 OTHERS = ("NBGRADER_EXECUTION", "PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT")  # than a reader, who has none
 
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 
 def test_check_keeps_its_verdict(folder):
-    check("2.2", toys.my_ring_all_gather)
+    check("2.2", my_ring_all_gather)
     assert os.listdir(folder) == ["2.2.json"]
 
 
