@@ -55,39 +55,28 @@ def notebook(shown: list[str], saved: dict) -> dict:
             "metadata": {"widgets": {STATE: {"state": saved}}} if saved else {}}
 
 
-def state_of(trimmed: dict) -> dict:
-    return trimmed["metadata"]["widgets"][STATE]["state"]
-
-
 def test_what_is_saved_has_one_copy_of_each_script_and_no_widget_that_no_output_shows():
     saved = notebook(["a", "b", "c"], {
         "a": model("long", "sheet", layout="IPY_MODEL_d"), "b": model("long", "sheet"), "c": model("other"),
         "d": {"state": {}}, "gone": model("long", "sheet"), "gone_too": model("rare")})
     trim(saved)
-    assert state_of(saved).keys() == {"a", "b", "c", "d"}
-    scripts = [state_of(saved)[name]["state"]["_esm"] for name in "abc"]
+    state = saved["metadata"]["widgets"][STATE]["state"]
+    assert state.keys() == {"a", "b", "c", "d"}
+    scripts, sheets = ([state[name]["state"][kind] for name in "abc"] for kind in ("_esm", "_css"))
     assert scripts[0] == "long" and scripts[2] == "other" and 'get_model("a")' in scripts[1]
-    assert [state_of(saved)[name]["state"]["_css"] for name in "abc"] == ["sheet", "", ""]
+    assert sheets == ["sheet", "", ""]
     again = copy.deepcopy(saved)
     trim(again)
     assert again == saved
-
-
-def test_a_script_stays_when_the_widget_that_lent_it_goes():
-    saved = notebook(["a", "b"], {"a": model("long", "sheet"), "b": model("long", "sheet")})
+    del saved["cells"][0]["outputs"][0]  # the widget that lent its script goes, and the script stays
     trim(saved)
-    del saved["cells"][0]["outputs"][0]
-    trim(saved)
-    assert state_of(saved) == {"b": model("long", "sheet")}
+    assert saved["metadata"]["widgets"][STATE]["state"] == {"b": model("long", "sheet"), "c": model("other")}
 
 
-def test_a_widget_whose_state_is_lost_leaves_its_picture():
-    saved = notebook(["lost"], {})
-    trim(saved)
-    assert saved["cells"][0]["outputs"][0]["data"] == {"image/png": "..."}
-
-
-def test_a_notebook_without_widgets_is_saved_as_it_is_and_so_is_any_other_file():
+def test_a_widget_whose_state_is_lost_leaves_its_picture_and_what_has_no_widgets_is_saved_as_it_is():
+    lost = notebook(["lost"], {})
+    trim(lost)
+    assert lost["cells"][0]["outputs"][0]["data"] == {"image/png": "..."}
     for content in ({"type": "file", "content": "text"}, {"type": "notebook", "content": None},
                     {"type": "notebook", "content": {"nbformat": 4, "cells": [], "metadata": {}}}):
         before = copy.deepcopy(content)

@@ -30,10 +30,6 @@ def test_committed_notebooks_have_no_fault():
     assert {path.name: faults(read(path)) for path in NOTEBOOKS} == {path.name: [] for path in NOTEBOOKS}
 
 
-def test_an_import_that_only_ranks_use_is_used():
-    assert notebooks.unused_imports("import math\nimport copy", "%%ranks\nmath.pi") == ["copy"]
-
-
 def clean_notebook() -> nbformat.NotebookNode:
     cells = [new_code_cell("import sys", execution_count=1), new_code_cell("sys.maxsize", execution_count=2)]
     return new_notebook(cells=cells)
@@ -72,14 +68,13 @@ def test_each_fault_of_a_notebook_is_found(fault):
 
 
 def test_a_sitting_that_is_too_long_is_a_fault():
-    notebook = clean_notebook()
-    notebook.cells.append(new_markdown_cell("word " * (minutes.WORDS_PER_MINUTE * MOST_MINUTES)))
-    (found,) = faults(notebook)
+    long = new_markdown_cell("word " * (minutes.WORDS_PER_MINUTE * MOST_MINUTES))
+    (found,) = faults(new_notebook(cells=[*clean_notebook().cells, long]))
     assert f"more than {MOST_MINUTES}" in found
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(path):
+def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next_with_its_points(path):
     cells = read(path).cells
     assert "*On another day:*" in cells[0].source and "Run All Above Selected" in cells[0].source
     onward = cells[-1].source.rpartition("**Next:**")[2]
@@ -87,13 +82,8 @@ def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(
     assert all(f"({other.name})" in onward for other in following)
     exercises = ROOT / "exercises" / path.stem / path.name
     assert f"(../exercises/{path.stem}/{path.name})" in onward or not exercises.exists()
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_points_in_a_notebooks_table_are_those_of_the_exercises(path):
-    last = read(path).cells[-1].source
-    said = {number: int(points) for number, points in re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", last, re.MULTILINE)}
-    assert said == {number: exercise(number).points for number in said}
+    rows = re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", cells[-1].source, re.MULTILINE)
+    assert [(number, exercise(number).points) for number, _ in rows] == [(number, int(says)) for number, says in rows]
 
 
 def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
@@ -102,12 +92,13 @@ def test_readme_says_how_many_minutes_a_notebook_takes_by_the_rule():
     assert dict(rows) == {path.stem: minutes.minutes_of(read(path)) for path in NOTEBOOKS}
 
 
-@pytest.mark.parametrize("source", ["RingAllReduce()", "explorer = PipelineSchedule(p=4)\nexplorer",
-                                    "from course_lib import widgets\nwidgets.WhichWire()"])
-def test_a_widget_counts_however_a_cell_calls_it(source):
-    reading = minutes.Reading()
-    reading.add_code(new_code_cell(source))
-    assert reading.widgets == 1
+def test_a_widget_counts_however_a_cell_calls_it_and_an_import_that_only_ranks_use_is_used():
+    for source in ("RingAllReduce()", "explorer = PipelineSchedule(p=4)\nexplorer",
+                   "from course_lib import widgets\nwidgets.WhichWire()"):
+        reading = minutes.Reading()
+        reading.add_code(new_code_cell(source))
+        assert reading.widgets == 1, source
+    assert notebooks.unused_imports("import math\nimport copy", "%%ranks\nmath.pi") == ["copy"]
 
 
 def made_up_notebook() -> nbformat.NotebookNode:
@@ -144,12 +135,16 @@ def stored(tmp_path_factory) -> Path:
     return path
 
 
-def test_make_notebooks_stores_what_may_be_committed(stored):
+def test_make_notebooks_stores_what_may_be_committed_and_twice_the_same_bytes(stored, tmp_path):
     notebook = nbformat.read(stored, as_version=4)
     nbformat.validate(notebook)
     assert faults(notebook) == []
     assert notebook.cells[3].outputs[0].text == "True\n"  # the environment's own kernel, not the decoy
     assert "version" not in notebook.metadata.language_info
+    again = tmp_path / "again.ipynb"
+    again.write_bytes(stored.read_bytes())
+    notebooks.run(again)
+    assert again.read_bytes() == stored.read_bytes()
 
 
 def test_stored_tracebacks_name_no_place_on_the_authors_machine():
@@ -157,13 +152,6 @@ def test_stored_tracebacks_name_no_place_on_the_authors_machine():
     traceback = f"File {ROOT}/course_lib/runtime/launch.py:3, {library}, {cell}, <f at 0x7f21aa0c1b80>"
     expected = "File course_lib/runtime/launch.py:3, .venv/lib/a.py:1, <cell>:5, <f at 0x0>"
     assert notebooks.without_local_text(traceback) == expected
-
-
-def test_make_notebooks_twice_stores_the_same_bytes(stored, tmp_path):
-    again = tmp_path / "again.ipynb"
-    again.write_bytes(stored.read_bytes())
-    notebooks.run(again)
-    assert again.read_bytes() == stored.read_bytes()
 
 
 def test_make_notebooks_leaves_a_notebook_that_fails_as_it_was(tmp_path):
