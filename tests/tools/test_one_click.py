@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -74,26 +75,15 @@ def test_readers_copies_and_the_minutes_know_nothing_of_the_cell(notebook):
     assert [cell.source for cell in copy.cells] == ["# A", "import os", "os.sep"]
 
 
-def test_outside_of_colab_the_cell_does_nothing_and_gives_no_name():
-    names = {}  # a script's: there is no get_ipython
-    exec(one_click.colab_source("who/what"), names)
+def test_outside_of_colab_the_cell_does_nothing_and_there_it_clones_the_repository_and_runs_our_file(monkeypatch):
+    done, names = [], {}
+    exec(one_click.colab_source("who/what"), names)  # a script's names: there is no get_ipython
     assert set(names) == {"__builtins__"}
-
-
-def test_on_colab_the_cell_clones_the_repository_and_runs_our_file(monkeypatch):
-    class Shell:
-        done = []
-
-        def system(self, command):
-            self.done.append(command)
-
-        def run_line_magic(self, name, line):
-            self.done.append((name, line))
-
+    shell = SimpleNamespace(system=done.append, run_line_magic=lambda *magic: done.append(magic))
     monkeypatch.setitem(sys.modules, "google.colab", object())
-    exec(one_click.colab_source("who/what"), {"get_ipython": Shell})
+    exec(one_click.colab_source("who/what"), {"get_ipython": lambda: shell})
     clone = "git clone --quiet --depth 1 https://github.com/who/what /content/course"
-    assert Shell.done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
+    assert done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
 
 
 def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypatch):
@@ -106,12 +96,8 @@ def test_on_colab_only_what_is_missing_or_too_old_comes_and_torch_stays(monkeypa
         list(colab.list_unmet(asked))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_way_names_an_owner_that_nobody_gave(way):
-    assert re.findall(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way)) == []
-
-
-def test_every_way_has_pytorchs_cpu_build_and_the_python_that_the_outputs_were_recorded_with():
+def test_every_way_has_pytorchs_cpu_build_and_the_python_of_the_outputs_and_names_no_owner_that_nobody_gave():
+    assert [way for way in WAYS if re.search(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way))] == []
     assert all("download.pytorch.org/whl/cpu" in text_of(way)
                for way in (".devcontainer/devcontainer.json", ".binder/postBuild", "Dockerfile"))
     pythons = [*re.findall(r"python:(\d\.\d+)", text_of(".devcontainer/devcontainer.json")),
@@ -143,12 +129,7 @@ def test_compose_takes_the_hubs_stage_and_gives_it_no_more_than_it_needs():
     assert "127.0.0.1:" in hub["ports"][0], "reached from this machine alone, unless somebody says otherwise"
 
 
-def test_citation_names_the_version_and_the_licence_of_pyproject():
-    citation = yaml.safe_load(text_of("CITATION.cff"))
-    project = PYPROJECT["project"]
+def test_citation_names_the_version_and_the_licence_of_pyproject_and_what_github_reads_is_yaml():
+    citation, project = yaml.safe_load(text_of("CITATION.cff")), PYPROJECT["project"]
     assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
-def test_what_github_reads_is_yaml(path):
-    assert yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert all(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github").rglob("*.yml"))

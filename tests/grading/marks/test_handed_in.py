@@ -49,7 +49,8 @@ def test_the_names_that_browsers_and_platforms_give_are_known(file, number):
 ])
 def test_the_notebook_is_found_by_its_name_or_its_cells_and_the_teacher_hears_what_else_there_is(
         tmp_path, files, ids, taken, words):
-    found = look_at(put(tmp_path, **dict.fromkeys(files, STUB)), NAME, ids)
+    texts = {file: STUB + "\n" * place for place, file in enumerate(files)}  # the same twice: one was made of the other
+    found = look_at(put(tmp_path, **texts), NAME, ids)
     assert (found.notebook and found.notebook.name) == taken and bool(found.problem) == (taken is None)
     assert words in found.note + found.problem
 
