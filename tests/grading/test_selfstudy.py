@@ -6,7 +6,7 @@ On ranks that stay (staying.py) every answer is judged as on new ones, whatever 
 import os
 import re
 import sys
-from dataclasses import replace
+from contextlib import nullcontext
 from html import escape
 
 import pytest
@@ -130,15 +130,27 @@ def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
         assert [hint.replace("\n", "\n    ") in repr(asked) for hint in hints] == expected  # as a report indents them
 
 
-def test_neither_a_report_that_passes_nor_one_under_nbgrader_has_hints(monkeypatch):
+def test_a_report_that_passes_has_no_hints(monkeypatch):
     right = Report("2.2", "my_ring_all_gather", Verdict.CORRECT, 3, "M bytes")
     monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: right)
     assert check("2.2", toys.my_ring_all_gather) is right and "details" not in right._repr_html_()
-    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: replace(right, verdict=Verdict.WRONG))
-    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
-    with pytest.raises(selfstudy.NotPassed) as raised:
-        check("2.2", toys.my_ring_all_gather)
-    assert "hint" not in str(raised.value)
+
+
+@pytest.mark.parametrize("executes, verdict, raises, points", [
+    ("", Verdict.WRONG, False, 0), ("", Verdict.COSTLY, False, 1.5), ("validate", Verdict.WRONG, True, 0),
+    ("validate", Verdict.COSTLY, True, 0), ("autograde", Verdict.WRONG, True, 0),
+    ("autograde", Verdict.COSTLY, False, 1.5)])
+def test_where_nbgrader_executes_the_notebook_what_does_not_pass_fails_its_cell_and_has_no_hints(
+        monkeypatch, executes, verdict, raises, points):
+    found = Report("2.2", "my_ring_all_gather", verdict, 3, "M bytes", cause="turned")
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: found)
+    monkeypatch.setenv("NBGRADER_EXECUTION", executes) if executes else monkeypatch.delenv("NBGRADER_EXECUTION", False)
+    with pytest.raises(selfstudy.NotPassed, match="turned") if raises else nullcontext() as raised:
+        given = check("2.2", toys.my_ring_all_gather)
+    if raises:
+        assert "hint" not in str(raised.value)
+    else:
+        assert given == points if executes else (given.points, len(given.hints)) == (points, 3)
 
 
 @pytest.mark.parametrize("call, arguments, error, words", [
