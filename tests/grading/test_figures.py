@@ -121,13 +121,20 @@ def test_a_budget_complains_of_what_is_beyond_its_slack_and_of_nothing_else(spen
     assert spent.complaint == words
 
 
-def test_headers_are_said_to_be_in_the_systems_count_and_small_ones_are_not_shown():
+def test_headers_are_allowed_and_said_to_be_in_the_systems_count_and_small_ones_are_not_shown():
     asked = exercise("2.1")
     small, *_, large = asked.trials(0)
-    for trial, shown in ((small, False), (large, True)):
+
+    def judged(trial, exact, scale=1.0, more=100):
         n, bound = trial.world_size, asked.bound(trial)
+        sent = [[int(scale * bound) + more if to in ((rank + 1) % n, (rank - 1) % n) else 0 for to in range(n)]
+                for rank in range(n)]
         answers = [{"returned": chunk} for chunk in asked.solve(trial.inputs)]
-        sent = [[bound + 100 if to in ((rank + 1) % n, (rank - 1) % n) else 0 for to in range(n)] for rank in range(n)]
-        figures = asked.judge(trial, answers, SentBytes(sent, exact=False)).figures(believed=False)
-        assert ("with headers" in figures) == shown
-        assert asked.judge(trial, answers, SentBytes(sent, exact=True)).figures(believed=False) == ""  # the ranks' own
+        return asked.judge(trial, answers, SentBytes(sent, exact))
+
+    for trial, shown in ((small, False), (large, True)):
+        assert ("with headers" in judged(trial, False).figures(believed=False)) == shown
+        assert judged(trial, True).figures(believed=False) == ""  # the ranks' own
+    assert judged(large, True, more=0).cause is None and judged(large, False, 1.02).cause is None
+    assert "where" in judged(large, True, 1.02).cause and "where" in judged(large, False, 1.1).cause
+    assert "least that can carry it" in judged(large, False, 0.8).cause

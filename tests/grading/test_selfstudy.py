@@ -23,8 +23,6 @@ from course_lib.grading.staying import StayingAttempts
 from tests.grading import toy_exercises as toys
 from tests.grading.toy_exercises import PassOn, PassOnInPlace, by_a_helper, honest
 
-CHAPTER_2 = exercises_of(2)
-
 
 @pytest.fixture(scope="module")
 def attempts():
@@ -182,25 +180,6 @@ def test_a_circle_is_found_wherever_it_lies_and_a_forward_without_ctx_is_told_of
     said = "rank 0 failed\n  TypeError: Copy.forward() takes 1 positional argument but 2 were given"
     assert explain_parameters(said, toys.pass_on) == [
         "Expected forward(ctx, ...): it begins with ctx, and is a staticmethod."]
-
-
-@pytest.mark.parametrize("asked", [each for each in CHAPTER_2 if hasattr(each, "bound")], ids=lambda each: each.number)
-def test_headers_are_allowed_where_the_system_counts_and_nothing_more(asked):
-    large = asked.trials(0)[-1]
-    n, needed = large.world_size, asked.bound(large)
-    answers = [{"returned": t, "tensor": t} for t in asked.solve(large.inputs)]
-    ways = [(r, (r + on) % n) for r in range(n) for on in {"2.1": (1, -1), "2.6": (2,)}.get(asked.number, (1,))]
-    if asked.number == "2.4":  # to dst = v 0: from v 1, from v 2, and from v 3 by way of v 1
-        dst = large.inputs[0][1]
-        ways = [((dst + source) % n, (dst + to) % n) for to, source in ((0, 1), (0, 2), (1, 3))]
-
-    def complaint_at(scale, exact):
-        sent = [[int(scale * needed) * ((r, to) in ways) for to in range(n)] for r in range(n)]
-        return asked.judge(large, answers, SentBytes(sent, exact)).cause
-
-    assert complaint_at(1, exact=True) is None and complaint_at(1.02, exact=False) is None
-    assert "where" in complaint_at(1.02, exact=True) and "where" in complaint_at(1.1, exact=False)
-    assert "least that can carry it" in complaint_at(0.8, exact=False)
 
 
 @pytest.mark.parametrize("n, told, src, steps", [
