@@ -32,6 +32,7 @@ from tests.grading.class_exercise import (
     points,
 )
 from tests.grading.toy_exercises import PassOn
+from tools.solutions import SOLUTIONS, code_cells
 
 # ---- honest answers keep their marks
 
@@ -224,25 +225,9 @@ def test_beside_par_stands_the_mean_of_all_trials_and_what_fails_there_has_none(
 
 # ---- the count
 
-RING = """
-import torch, torch.distributed as dist
-def passed(half, n, r, on):
-    received = torch.empty_like(half)
-    sending = dist.isend(half, (r + on) % n)
-    dist.recv(received, (r - on) % n)
-    sending.wait()
-    return received
-
-def my_ring_reduce_scatter(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    halves, ways = tensor.view(n, 2, -1), (1, -1)
-    partial = [halves[(r - on) % n, h] for h, on in enumerate(ways)]
-    for step in range(n - 1):
-        for h, on in enumerate(ways):
-            partial[h] = passed(partial[h], n, r, on) + halves[(r - on * (2 + step)) % n, h]
-    return torch.cat(partial)
-"""
-ONE_MORE = RING.replace("    return torch.cat", "    passed(partial[0], n, r, 1)\n    return torch.cat")
+RING = "\n".join(cell.source for cell in code_cells(SOLUTIONS[2])[:3])  # the solution of 2.1
+ONE_MORE = RING.replace("    return torch.cat", "    exchange(rightwards, right, torch.empty_like(rightwards), left)\n"
+                        "    return torch.cat")
 
 
 @pytest.mark.parametrize("mode", MODES)
