@@ -1,4 +1,4 @@
-"""What a class hands in for chapter 2: 26 submissions, each with the marks that it deserves, None where there are none.
+"""What a class hands in for chapter 2: 17 submissions, each with the marks that it deserves.
 
 A right notebook has all points. 2.1 alone wrong costs its own 4: 2.3, which calls it, is judged with a right one.
 """
@@ -99,14 +99,9 @@ SUBMISSIONS: dict[str, tuple[Change, float]] = {
     "Zoë O'Neill": (unchanged, ALL),
     "from nbformat 4.2": (from_before_ids, ALL),
     "long output": (with_long_output, ALL),
-    "wild experiments": (with_experiments, ALL),
     "wrong": (with_own(WRONG), WITHOUT_2_1),
     "does not parse": (with_own("def my_ring_reduce_scatter(tensor:\n"), WITHOUT_2_1),
-    "loop in the function": (with_own("def my_ring_reduce_scatter(tensor):\n    while True: pass\n"), WITHOUT_2_1),
-    "loop in the cell": (with_own(f"{WRONG}while True: pass\n"), WITHOUT_2_1),
-    "memory hog": (with_own("def my_ring_reduce_scatter(tensor):\n    return bytearray(3 << 30)\n"), WITHOUT_2_1),
     "worth a hundred": (forge_hundred_points, WITHOUT_2_1),
-    "prints": (before_own("    for _ in range(300): print('x' * 100_000)\n"), ALL),
     "reads and writes outside": (before_own(OUTSIDE), ALL),
     "no check": (without(f"check_{OWN}"), ALL),
     "no solution": (without(OWN), WITHOUT_2_1),
