@@ -4,11 +4,9 @@ import ast
 import importlib
 import itertools
 import json
-import os
 import textwrap
 from pathlib import Path
 
-import psutil
 import pytest
 
 import benchmarks
@@ -17,6 +15,7 @@ from benchmarks import harness
 from benchmarks.harness import THEIRS, Benchmark, Result, benchmark, choose, discover, turns
 from benchmarks.ranks import in_turns, slowest_rank
 from benchmarks.runner import results
+from tests.processes import processes_with
 
 NUMBERS = itertools.count()
 
@@ -60,15 +59,7 @@ def made_up(registered, tmp_path, monkeypatch):
 
 def still_running(folder):
     """Processes that the children of a test have started."""
-
-    def carries(process):
-        try:
-            return process.pid != os.getpid() and process.environ().get("BENCHMARK_TEST") == str(folder)
-        except (psutil.Error, OSError):
-            return False
-
-    return [process for process in psutil.process_iter()
-            if carries(process) and process.status() != psutil.STATUS_ZOMBIE]
+    return processes_with("BENCHMARK_TEST", str(folder))
 
 
 def test_the_two_sides_alternate_after_one_untimed_turn_each():

@@ -172,7 +172,7 @@ def class_of(students: list[str]) -> Callable[[Path], None]:
 
 
 # Right, wrong, curious, incomplete and ambiguous ones; `half`, `hostile` and `untouched` are always there: `hostile`
-# has loops without an end and cells that do not parse. test_trusted.py tries each way to fail, and to hang, on a smaller exercise.
+# has loops without an end and cells that do not parse. test_trusted.py tries each way to fail on a smaller exercise.
 FEW = ["Zoë O'Neill", "wrong", "reads and writes outside", "solution doubled"]
 
 

@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 import torch
 from nbgrader import utils
@@ -18,7 +17,6 @@ from course_lib.grading.trusted import replies
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of, is_check
-from course_lib.grading.trusted.worker import IsolatedWorker
 from course_lib.runtime import context
 from tests.grading import seekers
 from tests.grading.class_exercise import (
@@ -33,6 +31,7 @@ from tests.grading.class_exercise import (
     points,
 )
 from tests.grading.toy_exercises import PassOnSmall
+from tests.processes import processes_with
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = sorted((ROOT / "exercises").glob("*/*.ipynb"))
@@ -40,15 +39,6 @@ SHAPES = list(seekers.SHAPES)
 SEARCHES = [(path, shape) for path in RELEASED for shape in SHAPES]
 ONE_EACH = [*zip(RELEASED, SHAPES)]  # each way once
 in_namespaces = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no namespaces")
-
-
-def survivors(worker: IsolatedWorker) -> list[psutil.Process]:
-    def carries(process: psutil.Process) -> bool:
-        try:
-            return process.environ().get(context.RANK_MARK) == worker.mark and process.status() != "zombie"
-        except psutil.Error:
-            return False
-    return [process for process in psutil.process_iter() if carries(process)]
 
 
 # ---- cheats
@@ -239,8 +229,8 @@ def test_nothing_is_left_of_fifty_children(mode):
         grader.report(EXERCISE, cells, 1)
         worker = grader.worker()
         if mode == "required":  # the worker lives on for the next exercise; its ranks and theirs do not
-            assert len(survivors(worker)) <= 2  # `unshare` and the worker
-    assert survivors(worker) == []
+            assert len(processes_with(context.RANK_MARK, worker.mark)) <= 2  # `unshare` and the worker
+    assert processes_with(context.RANK_MARK, worker.mark) == []
 
 
 # Folders of every system in which neither the course nor its Python lie.
