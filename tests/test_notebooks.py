@@ -4,6 +4,8 @@ That they print what they are stored with says tests/executed.py, for each cell 
 """
 
 import base64
+import html
+import inspect
 import json
 import re
 import shutil
@@ -17,8 +19,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from course_lib.collectives.ring import reduce_scatter
 from course_lib.grading.registry import exercise
-from course_lib.show import Difference, Listing
+from course_lib.show import Difference, Listing, colour_code, show
 from tools import minutes, notebooks
 from tools.notebooks import LONGEST_CELL, MOST_MINUTES, faults
 
@@ -235,3 +238,20 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     assert make("write-back") == 0 and not text.exists()
     edited = nbformat.read(path, as_version=4)
     assert "8 ranks" in edited.cells[2].source and edited.cells[3].outputs
+
+
+# ---- what a notebook shows of a module is the module
+
+def test_the_live_source_is_shown_with_its_file_and_not_a_character_is_lost_in_html():
+    listing = show(reduce_scatter)
+    assert listing.heading == "course_lib/collectives/ring.py"
+    assert listing.code == inspect.getsource(reduce_scatter).rstrip()
+    as_text = html.unescape(re.sub(r"<[^>]*>", "", listing._repr_html_()))  # what a browser would show
+    assert as_text == listing.heading + listing.code
+    assert "&lt;" in colour_code("a < b") and "<b" not in colour_code("a <b")
+
+
+@pytest.mark.parametrize("thing", [len, 3, "text", None])
+def test_what_has_no_source_is_refused_by_name(thing):
+    with pytest.raises(TypeError, match="expected a function, class or module written in Python"):
+        show(thing)
