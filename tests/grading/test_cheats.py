@@ -81,7 +81,8 @@ for trial in asked.trials(seed=5):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_where_an_answer_can_be_reached_a_search_finds_it(shape):
-    subprocess.run([sys.executable, "-c", seekers.cell(shape, "1.1", "found") + REACHED], cwd=ROOT, check=True)
+    there = f"import gc, re, sys\nassert {MEMORY} and {MODULES}\n"
+    subprocess.run([sys.executable, "-c", seekers.cell(shape, "1.1", "found") + REACHED + there], cwd=ROOT, check=True)
 
 
 @pytest.mark.ci

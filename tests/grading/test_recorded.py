@@ -7,10 +7,8 @@ import torch
 
 from course_lib.grading import recorded
 from course_lib.grading.recorded import Mistake, Seen
-from course_lib.grading.selfstudy import check_exercise
 from course_lib.grading.sketch import sketch
 from course_lib.grading.spent import Judgement, Spent
-from tests.grading.toy_exercises import PassOn, honest
 
 LONG = torch.arange(1000.0, dtype=torch.float64)
 
@@ -90,13 +88,3 @@ TURNED, AT_FIRST = mistake("turned"), (0, wrong(SWAPPED))
 def test_a_cause_is_named_where_the_same_was_seen(monkeypatch, known, failed, then, says):
     monkeypatch.setattr(recorded, "mistakes", lambda number: known)
     assert recorded.cause("0.1", (0.0, 0.0), *failed, lambda other: then.get(other)) == says
-
-
-def test_a_mistake_that_was_recorded_is_told_in_its_words_and_what_is_costly_how_much_and_why(monkeypatch):
-    own = Seen(0, "", sketch([tensor for tensor, in PassOn().trials(0)[0].inputs]))
-    known = [Mistake("nothing was passed", (own,)), mistake("once is enough", sight(1 << 18, over="sent"))]
-    monkeypatch.setattr(recorded, "mistakes", lambda number: known)
-    assert check_exercise(PassOn(), lambda tensor: tensor).cause == "2 ranks: nothing was passed"
-    assert "expected float32[32768]" in check_exercise(PassOn(), lambda tensor: tensor[:3]).cause
-    assert check_exercise(PassOn(), lambda tensor: [honest(tensor), honest(tensor)][1]).cause == (
-        "2 ranks: the result is right, but over budget: rank 0 sent 262.1 kB, where 131.1 kB will do: once is enough")
