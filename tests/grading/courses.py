@@ -121,19 +121,12 @@ def command_for(student: str) -> list[str]:
     return [word.replace("STUDENT", student) for word in command]
 
 
-# What stands in the solution cells of the hostile submission: a way to take points, or the others' points along.
+# What stands in cells of the hostile submission: ways to take the others' points along; test_cheats.py has more.
 HOSTILE = {
     "ring_reduce_scatter": "import os\ndef my_ring_reduce_scatter(tensor):\n    os._exit(0)\n",
     "ring_all_gather": "def my_ring_all_gather(tensor):\n    while True: pass\n",
     "ring_all_reduce": "def my_ring_all_reduce(tensor:\n",
     "tree_reduce": "import torch.distributed as d\nmy_tree_reduce = getattr(d, 're' + 'duce')\n",
-    "all_to_all": ("import torch\ntorch.equal = torch.allclose = lambda *_: True\n"
-                   "get_ipython().input_transformers_post.append(lambda lines: [])\n"
-                   "def my_all_to_all(tensor):\n    return tensor\n"),
-    "two_node_all_reduce": ("import course_lib.grading.judges.tensors as t, os, glob\n"
-                            "open(t.__file__, 'a')\n"  # append: changes nothing even where it is allowed
-                            "t.TensorExercise.judge = lambda *_: None\n"
-                            "def my_two_node_all_reduce(tensor):\n    pass\n"),
     "check_tree_reduce": "1 + 1",
 }
 
