@@ -90,13 +90,6 @@ def test_what_cannot_be_read_is_named_as_failed_and_changes_nobody_elses_marks(c
     assert {student: marks for student, marks in scores(course).items() if student != "broken"} == before
 
 
-@pytest.mark.ci
-@STUDENTS
-def test_what_a_teacher_generates_is_what_the_repository_holds(course):
-    ours, theirs = (root / "exercises" / NAME / f"{NAME}.ipynb" for root in (ROOT, course))
-    assert ours.read_bytes() == theirs.read_bytes()
-
-
 def test_teaching_md_has_the_whole_way_from_release_to_table():
     assert [command[0] for command in commands()] == [
         "generate_assignment", "db", "autograde", "generate_feedback", "export"]
