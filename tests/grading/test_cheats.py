@@ -73,9 +73,9 @@ def test_no_change_to_the_notebooks_machinery_gives_points(grade, cheat):
 
 REACHED = """
 from course_lib.grading.registry import exercise
-asked = exercise("1.1")
-for trial in asked.trials(seed=5):
-    assert found(*trial.inputs[0]) == asked.solve(*trial.inputs[0])
+right = exercise("1.1")
+for trial in right.trials(seed=5):
+    assert found(*trial.inputs[0]) == right.solve(*trial.inputs[0])
 """
 
 
