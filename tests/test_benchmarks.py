@@ -4,19 +4,18 @@ import ast
 import importlib
 import itertools
 import json
-import os
 import textwrap
 from pathlib import Path
 
-import psutil
 import pytest
 
 import benchmarks
 from benchmarks import __main__ as command
 from benchmarks import harness
-from benchmarks.harness import EVENTS, THEIRS, Benchmark, Result, benchmark, choose, discover, turns
+from benchmarks.harness import THEIRS, Benchmark, Result, benchmark, choose, discover, turns
 from benchmarks.ranks import in_turns, slowest_rank
 from benchmarks.runner import results
+from tests.processes import processes_with
 
 NUMBERS = itertools.count()
 
@@ -60,15 +59,7 @@ def made_up(registered, tmp_path, monkeypatch):
 
 def still_running(folder):
     """Processes that the children of a test have started."""
-
-    def carries(process):
-        try:
-            return process.pid != os.getpid() and process.environ().get("BENCHMARK_TEST") == str(folder)
-        except (psutil.Error, OSError):
-            return False
-
-    return [process for process in psutil.process_iter()
-            if carries(process) and process.status() != psutil.STATUS_ZOMBIE]
+    return processes_with("BENCHMARK_TEST", str(folder))
 
 
 def test_the_two_sides_alternate_after_one_untimed_turn_each():
@@ -85,24 +76,18 @@ def test_a_result_holds_the_medians_and_ours_over_theirs_also_where_one_launch_t
     assert (apart.ours_s, apart.theirs_s, apart.ratio, apart.runs) == (2.0, 4.0, 0.5, 3)
 
 
-def test_work_that_reports_no_time_is_timed_from_outside():
+def test_work_that_reports_no_time_is_timed_from_outside_and_a_time_that_is_not_positive_is_refused():
     result = measured(lambda: (lambda: None, lambda: None))
     assert result.ours_s > 0 and result.theirs_s > 0
+    for reported in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="positive seconds it measured, given"):
+            harness.seconds(lambda reported=reported: reported)
 
 
-def test_a_round_on_ranks_takes_as_long_as_its_slowest_rank():
+def test_a_round_on_ranks_takes_as_long_as_its_slowest_rank_and_each_side_begins_as_many_rounds():
     one, other = [(1.0, 5.0), (3.0, 5.0), (9.0, 6.0)], [(2.0, 4.0), (2.0, 4.0), (1.0, 7.0)]
     assert slowest_rank([one, other]) == [3.0, 5.0]
-
-
-def test_each_side_begins_as_many_rounds_as_the_others():
     assert [in_turns(number, 3) for number in range(3)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
-
-
-@pytest.mark.parametrize("reported", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_reported_time_that_is_not_positive_is_refused(reported):
-    with pytest.raises(ValueError, match="positive seconds it measured, given"):
-        harness.seconds(lambda: reported)
 
 
 def test_a_benchmark_is_registered_under_its_own_name_once_and_has_a_run(registered):
@@ -115,49 +100,39 @@ def test_a_benchmark_is_registered_under_its_own_name_once_and_has_a_run(registe
         benchmark()(ring_elsewhere)
     with pytest.raises(ValueError, match="at least 1 run, given runs=0"):
         benchmark(runs=0)
-    with pytest.raises(ValueError, match="no benchmark is called rnig; there are: ring"):
-        choose(["rnig"], registered)
 
 
-def test_the_command_prints_a_table_that_ends_with_the_machine_and_writes_the_results_as_json(
+def test_the_command_prints_a_table_that_ends_with_the_machine_and_writes_json_and_refuses_an_unknown_name(
         made_up, tmp_path, capsys):
-    package = made_up("""
-        @benchmark(runs=1)
-        def ring():
-            return lambda: 0.001, lambda: 0.002
-    """)
+    package = made_up(failing("ring", theirs="0.002"))
     assert command.main(["ring", "--json", str(tmp_path / "results.json")], package) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 5, printed
-    _, line, machine, versions, load = printed
-    assert line.split() == ["ring", "1.00", "2.00", "0.50", "1"]
+    _, line, machine, versions, load = capsys.readouterr().out.splitlines()
+    assert line.split() == ["ring", "1.00", "2.00", "0.50", "2"]
     assert "cores" in machine and "torch" in versions and "before" in load
     assert json.loads((tmp_path / "results.json").read_text()) == [
-        {"name": "ring", "ours_s": 0.001, "theirs_s": 0.002, "ratio": 0.5, "runs": 1}
-    ]
-
-
-def test_the_command_refuses_an_unknown_name_and_lists_the_known_ones(made_up, capsys):
+        {"name": "ring", "ours_s": 0.001, "theirs_s": 0.002, "ratio": 0.5, "runs": 2}]
     with pytest.raises(SystemExit):
-        command.main(["nothing"], made_up(""))
-    assert "no benchmark is called nothing; there are: none" in capsys.readouterr().err
+        command.main(["nothing"], package)
+    assert "no benchmark is called nothing; there are: ring" in capsys.readouterr().err
 
 
 # What fails
 
 
-GOOD = """
-    @benchmark(runs=2)
-    def a_good():
-        return lambda: 0.001, lambda: 0.002
+def failing(name="bad", ours="0.001", theirs="0.001", runs=2):
+    """A benchmark whose sides do this."""
+    return f"""
+    @benchmark(runs={runs})
+    def {name}():
+        return lambda: {ours}, lambda: {theirs}
+    """
 
-    @benchmark(runs=1)
-    def z_good():
-        return lambda: 0.003, lambda: 0.002
-"""
+
 HANG, RAISE = "threading.Event().wait()", "int('not\\na number')"
 START = "subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()']{})"
 LEAVE, LEAVE_A_DAEMON = START.format(""), START.format(", start_new_session=True")
+GOOD = failing("a_good", theirs="0.002") + failing("z_good", ours=f"{LEAVE} and {LEAVE_A_DAEMON} and 0.003",
+                                                   theirs="0.002", runs=1)
 FAILING = {
     "hangs": (f"({LEAVE}, {LEAVE_A_DAEMON}, {HANG})", "hung: nothing happened for 2 s"),
     "raises": (RAISE, "raised ValueError: invalid literal for int() with base 10: 'not\\na number'"),
@@ -167,30 +142,14 @@ FAILING = {
 }
 
 
-def failing(name="bad", ours="0.001", theirs="0.001"):
-    """A benchmark whose sides do this."""
-    return f"""
-    @benchmark(runs=2)
-    def {name}():
-        return lambda: {ours}, lambda: {theirs}
-    """
-
-
-def test_a_peer_that_fails_is_a_row_that_says_so_and_the_others_are_measured(made_up, tmp_path):
+def test_a_peer_that_fails_is_a_row_that_says_so_and_the_others_are_measured_and_nothing_is_left(made_up, tmp_path):
     source = GOOD + "".join(failing(name, theirs=work) for name, (work, _) in FAILING.items())
     first, *bad, last = results(choose([], discover(made_up(source))), deadline_s=2.0)
-    assert (first.name, first.runs, last.name, last.ratio) == ("a_good", 2, "z_good", 1.5)
+    assert (first.name, first.runs, last.name, last.ratio, last.failure) == ("a_good", 2, "z_good", 1.5, None)
     for each in bad:
         assert each.as_json() == {"name": each.name, "ours_s": None, "theirs_s": None, "ratio": None, "runs": 0,
                                   "failed": f"theirs {FAILING[each.name][1]}"}
     assert {each.name for each in bad} == {*FAILING} and still_running(tmp_path) == []
-
-
-def test_what_a_benchmark_leaves_behind_is_ended_and_its_row_stands(made_up, tmp_path):
-    chosen = choose(["bad"], discover(made_up(failing(ours=f"{LEAVE} and {LEAVE_A_DAEMON} and 0.001"))))
-    (result,) = results(chosen, deadline_s=60.0)
-    assert (result.ratio, result.failure) == (1.0, None)
-    assert still_running(tmp_path) == []
 
 
 def test_turns_before_a_failure_are_kept_and_who_failed_and_what_could_not_be_prepared_is_told(made_up):
@@ -242,11 +201,6 @@ def test_results_are_written_as_they_come(made_up, tmp_path, monkeypatch):
     assert seen == [["a_good"], ["a_good", "bad"]]
     assert [row["name"] for row in json.loads(file.read_text())] == ["a_good", "bad"]
     assert still_running(tmp_path) == []
-
-
-def test_outside_a_child_nothing_is_told(monkeypatch):
-    monkeypatch.delenv(EVENTS, raising=False)
-    harness.tell("side", "ours")
 
 
 def test_every_benchmark_says_what_it_compares():

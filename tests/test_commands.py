@@ -13,9 +13,27 @@ from pathlib import Path
 import pytest
 from nbgrader.apps.nbgraderapp import NbGraderApp
 
-from tests.commands import commands_in
-
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND = re.compile(r"(?:\w+=\S+ )*(?:\.venv/bin/)?(?:make$|(?:make|python3?|pip|conda|jupyter|nbgrader) )")
+
+
+def commands_in(path: Path) -> list[str]:
+    """Each once, in order: whole lines of code, and what stands between backquotes and begins as a command does."""
+    text = path.read_text(encoding="utf-8")
+    found, fenced = [], None
+    for line in text.splitlines():
+        fence = re.match(r"\s*```(\w*)", line)
+        if fence:
+            fenced = None if fenced is not None else fence[1]
+        elif fenced in ("", "sh", "bash", "console") or (fenced is None and line.startswith("    ")):
+            found.append(re.split(r"\s{2,}|\s#", line.strip())[0])
+    prose = re.sub(r"^\s*```.*?^\s*```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\|)", prose):
+        if not paragraph.startswith("    "):
+            found += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", paragraph)]
+    return list(dict.fromkeys(command for command in found if COMMAND.match(command)))
+
+
 COMMANDS = list(dict.fromkeys(command for page in ("README.md", "TEACHING.md") for command in commands_in(ROOT / page)))
 NBGRADERS = [command for command in COMMANDS if re.match(r"(\.venv/bin/)?nbgrader ", command)]
 MODULES = sorted({found[1] for command in COMMANDS if (found := re.search(r"python3? -m ([\w.]+)", command))})
@@ -54,11 +72,8 @@ def test_the_module_answers_help(module, monkeypatch, capsys):
     assert not end.value.code and "usage" in capsys.readouterr().out.lower()
 
 
-def test_modules_of_others_are_installed():
+def test_modules_of_others_are_installed_and_a_line_of_python_runs(capsys):
     assert [module for module in MODULES if module not in OURS and not find_spec(module)] == []
-
-
-def test_a_line_of_python_runs(capsys):
     lines = [shlex.split(command) for command in COMMANDS if re.match(r"(\.venv/bin/)?python3? -c ", command)]
     for *_, code in lines:
         exec(code, {})

@@ -38,12 +38,9 @@ def executed(tmp_path_factory) -> nbformat.NotebookNode:
     return asyncio.run(execute(path, path.parent / "text.txt"))
 
 
-def test_a_headline_is_contradicted_in_the_kernel_right_after_its_cell(executed):
+def test_headlines_are_contradicted_in_the_kernel_and_cells_after_a_failure_run_on_the_text_until_it_dies(executed):
     (found,) = executed.cells[3].metadata.executed.headlines
     assert found.contradicted == "Chart: not seen here: Losses fall (loss over year: loss)" and not found.fault
-
-
-def test_cells_after_a_failure_run_on_the_text_that_was_asked_for_until_the_kernel_dies(executed):
     assert "ZeroDivisionError" in failure(executed.cells[4]) and not failure(executed.cells[5])
     assert executed.cells[5].outputs[0].text.splitlines()[0].endswith("text.txt")
     assert "executed" not in executed.cells[7].metadata

@@ -55,28 +55,21 @@ def notebook(shown: list[str], saved: dict) -> dict:
             "metadata": {"widgets": {STATE: {"state": saved}}} if saved else {}}
 
 
-def state_of(trimmed: dict) -> dict:
-    return trimmed["metadata"]["widgets"][STATE]["state"]
-
-
 def test_what_is_saved_has_no_widget_that_no_output_shows():
     saved = notebook(["a", "b"], {
         "a": model("long", "sheet", layout="IPY_MODEL_d"), "b": model("long", "sheet"), "d": {"state": {}},
         "gone": model("long", "sheet"), "gone_too": model("rare")})
     trim(saved)
-    assert state_of(saved).keys() == {"a", "b", "d"}
+    assert saved["metadata"]["widgets"][STATE]["state"].keys() == {"a", "b", "d"}
     again = copy.deepcopy(saved)
     trim(again)
     assert again == saved
 
 
-def test_a_widget_whose_state_is_lost_leaves_its_picture():
-    saved = notebook(["lost"], {})
-    trim(saved)
-    assert saved["cells"][0]["outputs"][0]["data"] == {"image/png": "..."}
-
-
-def test_a_notebook_without_widgets_is_saved_as_it_is_and_so_is_any_other_file():
+def test_a_widget_whose_state_is_lost_leaves_its_picture_and_what_has_no_widgets_is_saved_as_it_is():
+    lost = notebook(["lost"], {})
+    trim(lost)
+    assert lost["cells"][0]["outputs"][0]["data"] == {"image/png": "..."}
     for content in ({"type": "file", "content": "text"}, {"type": "notebook", "content": None},
                     {"type": "notebook", "content": {"nbformat": 4, "cells": [], "metadata": {}}}):
         before = copy.deepcopy(content)

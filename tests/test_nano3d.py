@@ -1,4 +1,4 @@
-"""nano3d.py is what it says: three axes on one page, with the numbers of HybridTrainer and of one process."""
+"""nano3d.py is what it says: three axes on one page, with the numbers of one process."""
 
 import functools
 import subprocess
@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from course_lib import nano3d
-from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, gather_whole, gradient_pieces, pieces
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_communication
 from tests.hybrid_parallel.cases import off, off_by_name
@@ -41,17 +40,6 @@ def alone():
     return losses, norms, {name: p.grad for name, p in named.items()}, {name: p.detach() for name, p in named.items()}
 
 
-def by_the_trainer(dp, pp, tp, m):
-    """The same of HybridTrainer, which forgets gradients after a step: it is kept from that in the last one."""
-    trainer = HybridTrainer(CONFIG, ParallelLayout(dp=dp, pp=pp, tp=tp), batch_size=BATCH, num_microbatches=m,
-                            learning_rate=RATE, weight_decay=0.01, max_norm=1.0)
-    steps = list(trainer.train(STEPS - 1, progress=False).steps)
-    trainer.optimizer.zero_grad = lambda: None
-    steps += trainer.train(1, progress=False).steps
-    return ([step.loss for step in steps], [step.gradient_norm for step in steps],
-            gather_whole(gradient_pieces(trainer.model)), gather_whole(pieces(trainer.model)))
-
-
 def slice_of(name, whole, t, r):
     """What rank r of t has of a parameter: said once more, in other words than nano3d's."""
     if "qkv" in name:
@@ -61,29 +49,25 @@ def slice_of(name, whole, t, r):
     return whole.chunk(t)[r] if "mlp.input" in name or "token" in name else whole
 
 
-def on_ranks(dp, pp, tp, m, single):
-    """The largest differences of (losses, norms, gradients, parameters) on this rank, from the trainer and from one."""
+def on_ranks(dp, pp, tp, m, losses, norms, *whole):
+    """On a rank: how far losses, norms, gradients and parameters are from those of one process; losses and names."""
     stage, adamw = nano3d.make(CONFIG, dp, pp, tp, RATE)
     rows = [batches(step, stage.mesh.dp.place, dp, batch_size=BATCH, sequence_length=CONFIG.sequence_length)
             for step in range(STEPS)]
-    losses, norms = zip(*(nano3d.train_step(stage, adamw, *some, m) for some in rows))
+    own_losses, own_norms = zip(*(nano3d.train_step(stage, adamw, *some, m) for some in rows))
     mine = {name.replace("head.weight", "embedding.token.weight"): p for name, p in stage.named_parameters()}
-    found = {}
-    for of, expected in (("trainer", by_the_trainer(dp, pp, tp, m)), ("one process", single)):
-        gradients, parameters = ({name: slice_of(name, whole[name], tp, stage.mesh.tp.place) for name in mine}
-                                 for whole in expected[2:])
-        found[of] = (off(losses, expected[0]), off(norms, expected[1]),
-                     off_by_name({name: p.grad for name, p in mine.items()}, gradients),
-                     off_by_name({name: p.detach() for name, p in mine.items()}, parameters))
-    return found, losses, sorted(mine)
+    found = [off(own_losses, losses), off(own_norms, norms)]
+    for kind, expected in zip((lambda p: p.grad, lambda p: p.detach()), whole):
+        found.append(off_by_name({name: kind(p) for name, p in mine.items()},
+                                 {name: slice_of(name, expected[name], tp, stage.mesh.tp.place) for name in mine}))
+    return found, own_losses, sorted(mine)
 
 
 @pytest.mark.parametrize("dp, pp, tp, m", DP_PP_TP_M)
-def test_losses_norms_gradients_and_weights_are_the_trainers_and_those_of_one_process(dp, pp, tp, m):
-    ranks = launch(on_ranks, dp, pp, tp, m, alone(), world_size=dp * pp * tp)
-    for found, losses, _ in ranks:
-        for of, (loss, norm, gradient, parameter) in found.items():
-            assert max(loss, norm, gradient) < 1e-5 and parameter < 1e-3, (of, loss, norm, gradient, parameter)
+def test_losses_norms_gradients_and_weights_are_those_of_one_process(dp, pp, tp, m):
+    ranks = launch(on_ranks, dp, pp, tp, m, *alone(), world_size=dp * pp * tp)
+    for (loss, norm, gradient, parameter), losses, _ in ranks:
+        assert max(loss, norm, gradient) < 1e-5 and parameter < 1e-3, (loss, norm, gradient, parameter)
         assert losses == ranks[0][1]
     assert {name for *_, names in ranks for name in names} == set(alone()[3])
 
@@ -120,27 +104,23 @@ def test_a_stage_runs_ahead_by_the_stages_behind_it_and_does_everything_once():
 @pytest.mark.parametrize("p, m", [(2, 1), (2, 7), (3, 2), (4, 3), (4, 7), (5, 2), (5, 7)])
 def test_no_stage_waits_for_ever_even_where_a_batch_of_messages_ends_only_with_the_last_of_them(p, m):
     """As NCCL's do: a message is over when both its ends stand at their batches with it."""
-    batches_of = []
+    batches_of = []  # by place, in order: the messages of which each batch consists
     for place in range(p):
         made, steps = set(), []
         for kind, i in (*nano3d.one_f_one_b(nano3d.Axis(p, place, None), m), (None, None)):
-            source = {"forward": place - 1, "backward": place + 1}.get(kind, -1)
-            arriving = {(kind, i, source, place)} if 0 <= source < p else set()
-            steps.append(made | arriving)
-            dest = place + 1 if kind == "forward" else place - 1
-            made = {(kind, i, place, dest)} if kind and 0 <= dest < p else set()
+            source, dest = {"forward": (place - 1, place + 1), "backward": (place + 1, place - 1)}.get(kind, (-1, -1))
+            steps.append(made | ({(kind, i, source, place)} if 0 <= source < p else set()))
+            made = {(kind, i, place, dest)} if 0 <= dest < p else set()
         batches_of.append(steps)
-    done = set()
-    at = [0] * p
-    while any(at[r] < len(batches_of[r]) for r in range(p)):
-        standing = [batches_of[r][at[r]] if at[r] < len(batches_of[r]) else set() for r in range(p)]
-        ready = [message for r in range(p) for message in standing[r]
-                 if message in standing[message[2]] and message in standing[message[3]]]
-        done |= set(ready)
-        moved = [r for r in range(p) if at[r] < len(batches_of[r]) and standing[r] <= done]
-        assert moved, standing
-        for r in moved:
-            at[r] += 1
+    done: set = set()
+    while any(batches_of):
+        standing = [steps[0] if steps else set() for steps in batches_of]
+        done |= {message for message in set().union(*standing)
+                 if message in standing[message[2]] and message in standing[message[3]]}
+        through = [steps for steps in batches_of if steps and steps[0] <= done]
+        assert through, standing
+        for steps in through:
+            steps.pop(0)
 
 
 REFUSED = [

@@ -4,11 +4,14 @@ That they print what they are stored with says tests/executed.py, for each cell 
 """
 
 import base64
+import html
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +19,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from course_lib.collectives.ring import reduce_scatter
 from course_lib.grading.registry import exercise
-from course_lib.show import Difference, Listing
+from course_lib.show import Difference, Listing, colour_code, show
 from tools import minutes, notebooks
 from tools.notebooks import LONGEST_CELL, MOST_MINUTES, faults
 
@@ -28,10 +32,6 @@ read = cache(lambda path: nbformat.read(path, as_version=4))
 
 def test_committed_notebooks_have_no_fault():
     assert {path.name: faults(read(path)) for path in NOTEBOOKS} == {path.name: [] for path in NOTEBOOKS}
-
-
-def test_an_import_that_only_ranks_use_is_used():
-    assert notebooks.unused_imports("import math\nimport copy", "%%ranks\nmath.pi") == ["copy"]
 
 
 def clean_notebook() -> nbformat.NotebookNode:
@@ -72,14 +72,13 @@ def test_each_fault_of_a_notebook_is_found(fault):
 
 
 def test_a_sitting_that_is_too_long_is_a_fault():
-    notebook = clean_notebook()
-    notebook.cells.append(new_markdown_cell("word " * (minutes.PER_MINUTE["words"] * MOST_MINUTES)))
-    (found,) = faults(notebook)
+    long = new_markdown_cell("word " * (minutes.PER_MINUTE["words"] * MOST_MINUTES))
+    (found,) = faults(new_notebook(cells=[*clean_notebook().cells, long]))
     assert f"more than {MOST_MINUTES}" in found
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(path):
+def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next_with_its_points(path):
     cells = read(path).cells
     assert "*On another day:*" in cells[0].source and "Run All Above Selected" in cells[0].source
     onward = cells[-1].source.rpartition("**Next:**")[2]
@@ -87,13 +86,8 @@ def test_every_notebook_says_how_to_go_on_another_day_and_links_what_comes_next(
     assert all(f"({other.name})" in onward for other in following)
     exercises = ROOT / "exercises" / path.stem / path.name
     assert f"(../exercises/{path.stem}/{path.name})" in onward or not exercises.exists()
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_points_in_a_notebooks_table_are_those_of_the_exercises(path):
-    last = read(path).cells[-1].source
-    said = {number: int(points) for number, points in re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", last, re.MULTILINE)}
-    assert said == {number: exercise(number).points for number in said}
+    rows = re.findall(r"^\| (\d+\.\d) \|.*\| (\d+) \|$", cells[-1].source, re.MULTILINE)
+    assert [(number, exercise(number).points) for number, _ in rows] == [(number, int(says)) for number, says in rows]
 
 
 def test_a_widget_counts_however_a_cell_calls_it():
@@ -136,12 +130,16 @@ def stored(tmp_path_factory) -> Path:
     return path
 
 
-def test_make_notebooks_stores_what_may_be_committed(stored):
+def test_make_notebooks_stores_what_may_be_committed_and_twice_the_same_bytes(stored, tmp_path):
     notebook = nbformat.read(stored, as_version=4)
     nbformat.validate(notebook)
     assert faults(notebook) == []
     assert notebook.cells[3].outputs[0].text == "True\n"  # the environment's own kernel, not the decoy
     assert "version" not in notebook.metadata.language_info
+    again = tmp_path / "again.ipynb"
+    again.write_bytes(stored.read_bytes())
+    notebooks.run(again)
+    assert again.read_bytes() == stored.read_bytes()
 
 
 def test_stored_tracebacks_name_no_place_on_the_authors_machine():
@@ -151,25 +149,14 @@ def test_stored_tracebacks_name_no_place_on_the_authors_machine():
     assert notebooks.without_local_text(traceback) == expected
 
 
-def test_make_notebooks_twice_stores_the_same_bytes(stored, tmp_path):
-    again = tmp_path / "again.ipynb"
-    again.write_bytes(stored.read_bytes())
-    notebooks.run(again)
-    assert again.read_bytes() == stored.read_bytes()
-
-
-def test_make_notebooks_leaves_a_notebook_that_fails_as_it_was(tmp_path):
-    path = tmp_path / "bad.ipynb"
-    nbformat.write(new_notebook(cells=[new_code_cell("import sys"), new_code_cell("1 / 0")]), path)
-    before = path.read_bytes()
-    with pytest.raises(SystemExit, match="ZeroDivisionError"):
-        notebooks.run(path)
-    assert path.read_bytes() == before
-
-
-def test_what_two_runs_print_differently_is_not_stored_and_what_is_stored_already_runs_once(tmp_path, monkeypatch):
-    def printed(number: int) -> nbformat.NotebookNode:
-        outputs = [new_output("stream", name="stdout", text=f"{number} ranks, took {number} s")]
+@pytest.mark.parametrize("printed, refused, stands", [
+    ([0], "it does not run\nE: no", 1), ([2, 3], "(?s)two runs differ.*f\\(\\).*2 ranks, took TIME", 1),
+    ([2, 2], "", 2), ([1], "", 1)])
+def test_what_fails_or_prints_two_things_is_not_stored_and_what_is_stored_already_runs_once(
+        tmp_path, monkeypatch, printed, refused, stands):
+    def ran(number: int) -> nbformat.NotebookNode:
+        outputs = [new_output("stream", name="stdout", text=f"{number} ranks, took {number} s")] if number else [
+            new_output("error", ename="E", evalue="no", traceback=["E: no"])]
         notebook = new_notebook(cells=[new_code_cell("f()", outputs=outputs, execution_count=1)])
         notebook.metadata.executed = nbformat.from_dict({"died": "", "s": 0})
         return notebook
@@ -178,17 +165,13 @@ def test_what_two_runs_print_differently_is_not_stored_and_what_is_stored_alread
         return runs.pop(0)
 
     monkeypatch.setattr(notebooks, "execute", next_run)
-    path = tmp_path / "a.ipynb"
-    nbformat.write(printed(1), path)
-    before, runs = path.read_bytes(), [printed(2), printed(3)]
-    with pytest.raises(SystemExit, match="(?s)two runs differ.*f\\(\\).*2 ranks, took TIME"):
+    path, runs = tmp_path / "a.ipynb", list(map(ran, printed))
+    nbformat.write(ran(1), path)
+    before = path.read_bytes()
+    with pytest.raises(SystemExit, match=refused) if refused else nullcontext():
         notebooks.run(path)
-    assert path.read_bytes() == before
-    runs = [printed(2), printed(2)]
-    notebooks.run(path)
-    runs = [printed(2)]
-    notebooks.run(path)
-    assert runs == [] and "2 ranks" in path.read_text(encoding="utf-8")
+    assert runs == [] and f"{stands} ranks" in path.read_text(encoding="utf-8")
+    assert not refused or path.read_bytes() == before
 
 
 @pytest.mark.parametrize(("text", "picture", "kept"), [
@@ -246,3 +229,20 @@ def test_a_notebook_goes_through_its_text_and_back_with_outputs(stored, tmp_path
     assert make("write-back") == 0 and not text.exists()
     edited = nbformat.read(path, as_version=4)
     assert "8 ranks" in edited.cells[2].source and edited.cells[3].outputs
+
+
+# ---- what a notebook shows of a module is the module
+
+def test_the_live_source_is_shown_with_its_file_and_not_a_character_is_lost_in_html():
+    listing = show(reduce_scatter)
+    assert listing.heading == "course_lib/collectives/ring.py"
+    assert listing.code == inspect.getsource(reduce_scatter).rstrip()
+    as_text = html.unescape(re.sub(r"<[^>]*>", "", listing._repr_html_()))  # what a browser would show
+    assert as_text == listing.heading + listing.code
+    assert "&lt;" in colour_code("a < b") and "<b" not in colour_code("a <b")
+
+
+@pytest.mark.parametrize("thing", [len, 3, "text", None])
+def test_what_has_no_source_is_refused_by_name(thing):
+    with pytest.raises(TypeError, match="expected a function, class or module written in Python"):
+        show(thing)

@@ -11,8 +11,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.grading import selfstudy
-from course_lib.grading.report import Report, Verdict
 from tests.grading.courses import ROOT, nbgrader
 from tests.grading.submissions import ALL, NAME, POINTS, cell_of, submit
 
@@ -65,23 +63,3 @@ def test_an_empty_submission_gets_nothing_a_right_one_everything_a_costly_one_ha
     assert len(errors) == len(POINTS)
     assert {error.ename for error in errors} == {"NotPassed"}
     assert all("not written yet, 0 of" in error.evalue for error in errors), errors
-
-
-WRONG = Report("2.1", "f", Verdict.WRONG, 4, "M", cause="turned")
-HALF = Report("2.1", "f", Verdict.COSTLY, 4, "M", cause="twice")
-
-
-@pytest.mark.parametrize("executes, report, raises, returns", [
-    (None, WRONG, False, WRONG), (None, HALF, False, HALF), ("validate", WRONG, True, None),
-    ("validate", HALF, True, None), ("autograde", WRONG, True, None), ("autograde", HALF, False, 2.0),
-])
-def test_a_report_that_does_not_pass_fails_the_cell_where_nbgrader_executes_it(monkeypatch, executes, report, raises,
-                                                                               returns):
-    monkeypatch.delenv("NBGRADER_EXECUTION", raising=False)
-    if executes:
-        monkeypatch.setenv("NBGRADER_EXECUTION", executes)
-    if raises:
-        with pytest.raises(selfstudy.NotPassed, match=report.cause):
-            selfstudy.under_nbgrader(report)
-    else:
-        assert selfstudy.under_nbgrader(report) == returns

@@ -1,6 +1,7 @@
 """Readers' copies: without outputs, never overwritten, and told of what is new."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
@@ -31,75 +32,66 @@ def sources(folder: Path) -> dict[str, str]:
             for path in sorted(folder.rglob("*.ipynb"))}
 
 
-def test_copies_hold_the_cells_and_no_outputs(course):
+def test_copies_hold_the_cells_and_no_outputs_and_a_second_call_changes_and_says_nothing(course):
     for original in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"):
         cell = nbformat.read(course / "workspace" / original, as_version=4).cells[0]
         assert (cell.source, cell.outputs, cell.execution_count) == ("1 + 1", [], None)
         assert nbformat.read(course / original, as_version=4).cells[0].outputs, "the original keeps its outputs"
-
-
-def test_a_second_call_changes_and_says_nothing(course):
     before = {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
     assert Workspace(course).fill() == [] and said_of([], "workspace", first=False) == ""
     assert before == {path: path.stat().st_mtime_ns for path in course.rglob("workspace/**/*.ipynb")}
 
 
-def test_what_jupyterlab_writes_into_a_notebook_that_is_only_opened_is_no_change(course):
-    path = course / "workspace/notebooks/01_a.ipynb"
-    notebook = nbformat.read(path, as_version=4)
+def opened(copy: Path, *outputs: str) -> None:
+    """As JupyterLab saves a notebook that is only opened; with `outputs` as one that was run."""
+    notebook = nbformat.read(copy, as_version=4)
     notebook.metadata["widgets"], notebook.cells[0].metadata["trusted"] = {"state": {}}, True
-    nbformat.write(notebook, path)
-    write(course / "notebooks/01_a.ipynb", "2 + 2")
-    assert Workspace(course).fill() == [Path("notebooks/01_a.ipynb")]
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text="mine\n")]
-    nbformat.write(notebook, path)
-    write(course / "notebooks/01_a.ipynb", "3 + 3")
-    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")], "an output is the reader's"
+    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=text) for text in outputs]
+    nbformat.write(notebook, copy)
 
 
-@pytest.mark.parametrize("theirs", ["{ half a noteb", None], ids=["damaged", "given by nobody who remembers"])
-def test_a_damaged_copy_and_one_of_which_nothing_is_remembered_are_the_readers_and_stay(course, theirs):
-    copy = course / "workspace/notebooks/01_a.ipynb"
-    if theirs:
-        copy.write_text(theirs)
-    else:
-        write(copy, "mine")
-        (course / "workspace/.given.json").unlink()
-    write(course / "notebooks/01_a.ipynb", "2 + 2")
-    before = copy.read_bytes()
-    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")] and copy.read_bytes() == before
+def forgotten(copy: Path) -> None:
+    write(copy, "mine")
+    (copy.parents[1] / ".given.json").unlink()
 
 
-def test_only_the_cell_that_answers_a_prediction_is_folded(course):
-    write(course / "notebooks/02_b.ipynb", "guess.against(3)")
-    Workspace(course).fill()
-    first, second = (nbformat.read(course / f"workspace/notebooks/{name}.ipynb", as_version=4).cells[0].metadata
-                     for name in ("01_a", "02_b"))
-    assert "jupyter" not in first and second.jupyter.source_hidden
-
-
-def test_a_copy_that_a_reader_has_changed_stays_and_a_new_original_arrives_beside_it(course):
-    write(course / "workspace/notebooks/01_a.ipynb", "mine")
-    write(course / "notebooks/01_a.ipynb", "2 + 2")
+@pytest.mark.parametrize("done, is_theirs", [
+    (lambda copy: None, False), (opened, False), (Path.unlink, False), (lambda copy: opened(copy, "mine"), True),
+    (lambda copy: write(copy, "mine"), True), (lambda copy: copy.write_text("{ half a noteb"), True), (forgotten, True),
+], ids=["untouched", "opened", "deleted", "run", "edited", "damaged", "given by nobody who remembers"])
+def test_what_is_the_readers_stays_and_a_new_original_arrives_beside_it_or_in_its_place(course, done, is_theirs):
+    copy, own = course / "workspace/notebooks/01_a.ipynb", Path("notebooks/01_a.ipynb")
+    done(copy)
+    before = copy.exists() and copy.read_bytes()
+    assert (own in Workspace(course).changed()) == is_theirs
+    write(course / own, "2 + 2")
     written = Workspace(course).fill()
-    assert written == [Path("notebooks/01_a.new.ipynb")] and "01_a.new.ipynb" in said_of(written, "workspace", False)
-    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "mine", "01_a.new.ipynb": "2 + 2"}
+    assert written == [own.with_suffix(".new.ipynb" if is_theirs else ".ipynb")]
+    assert nbformat.read(course / "workspace" / written[0], as_version=4).cells[0].source == "2 + 2"
+    assert not is_theirs or copy.read_bytes() == before
     assert Workspace(course).fill() == [], "said once"
-    write(course / "notebooks/01_a.ipynb", "3 + 3")
-    assert Workspace(course).fill() == [Path("notebooks/01_a.new.ipynb")], "nobody had touched that one"
-    write(course / "workspace/notebooks/01_a.new.ipynb", "mine, too")
+
+
+def test_what_lies_beside_is_the_readers_as_well_once_it_is_edited(course):
+    beside = course / "workspace/notebooks/01_a.new.ipynb"
+    write(course / "workspace/notebooks/01_a.ipynb", "mine")
+    for text in ("2 + 2", "3 + 3"):  # nobody has touched the first one
+        write(course / "notebooks/01_a.ipynb", text)
+        written = Workspace(course).fill()
+        assert written == [Path("notebooks/01_a.new.ipynb")] and "01_a.new.ipynb" in said_of(written, "", False)
+    write(beside, "mine, too")
     write(course / "notebooks/01_a.ipynb", "4 + 4")
     Workspace(course).fill()
     assert sources(course / "workspace/notebooks") == {
         "01_a.ipynb": "mine", "01_a.new.ipynb": "mine, too", "01_a.new2.ipynb": "4 + 4"}
 
 
-def test_a_copy_that_nobody_touched_follows_its_original_and_a_missing_one_comes_again(course):
-    write(course / "notebooks/01_a.ipynb", "2 + 2")
-    (course / "workspace/exercises/01_a/01_a.ipynb").unlink()
-    assert sorted(map(str, Workspace(course).fill())) == ["exercises/01_a/01_a.ipynb", "notebooks/01_a.ipynb"]
-    assert sources(course / "workspace/notebooks") == {"01_a.ipynb": "2 + 2"}
+def test_only_the_cell_that_answers_a_prediction_is_folded(course):
+    write(course / "notebooks/01_a.ipynb", "guess.against(3)")
+    Workspace(course).fill()
+    folded, other = (nbformat.read(course / "workspace" / name, as_version=4).cells[0].metadata
+                     for name in ("notebooks/01_a.ipynb", "exercises/01_a/01_a.ipynb"))
+    assert folded.jupyter.source_hidden and "jupyter" not in other
 
 
 def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
@@ -113,12 +105,10 @@ def test_the_line_tells_what_came_first_what_is_new_and_what_lies_beside():
 
 def test_starting_over_asks_and_keeps_the_old_folder(course, monkeypatch):
     write(course / "workspace/notebooks/01_a.ipynb", "mine")
-    for answer in ("", "n"):
+    for answer, starts in (("", False), ("n", False), ("y", True)):
         monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
-        with pytest.raises(SystemExit):
+        with nullcontext() if starts else pytest.raises(SystemExit):
             workspace.start_over(Workspace(course))
-    monkeypatch.setattr("builtins.input", lambda question: "y")
-    workspace.start_over(Workspace(course))
     assert Workspace(course).fill() and sources(course / "workspace/notebooks") == {"01_a.ipynb": "1 + 1"}
     assert sources(course / "workspace-old-1/notebooks") == {"01_a.ipynb": "mine"}
 

@@ -51,7 +51,7 @@ def others(value: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
         for key, part in islice(parts_of(value), MOST_PARTS):
             for how, other in others(part, depth - 1):
                 with suppress(ValueError, TypeError):
-                    yield f"{how} at {key!r}", with_part(value, key, other)
+                    yield f"{how} at {key!r}", with_parts(value, {key: other})
 
 
 def everywhere(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -60,13 +60,8 @@ def everywhere(value: Any, change: Callable[[Any], Any]) -> Any:
         return value
     if isinstance(value, (int, float, Fraction, np.number, np.ndarray, torch.Tensor)):
         return change(value)
-    if isinstance(value, (list, tuple, range)):
-        return like(value, [everywhere(part, change) for part in value])
-    if isinstance(value, dict):
-        return {key: everywhere(part, change) for key, part in value.items()}
-    if is_facts(value):
-        return replace(value, **{name: everywhere(part, change) for name, part in parts_of(value)})
-    return value
+    whole = list(value) if isinstance(value, range) else value
+    return with_parts(whole, {key: everywhere(part, change) for key, part in parts_of(whole)})
 
 
 def is_facts(value: Any) -> bool:
@@ -104,12 +99,15 @@ def like(value: Any, parts: list[Any]) -> Any:
     return tuple(parts) if isinstance(value, tuple) else parts
 
 
-def with_part(value: Any, key: Any, part: Any) -> Any:
+def with_parts(value: Any, new: dict[Any, Any]) -> Any:
+    """`value` with other parts at the keys of `new`."""
+    if not new:
+        return value
     if isinstance(value, dict):
-        return {**value, key: part}
+        return {**value, **new}
     if is_facts(value):
-        return replace(value, **{key: part})
-    return like(value, [*value[:key], part, *value[key + 1:]])
+        return replace(value, **new)
+    return like(value, [new.get(place, part) for place, part in enumerate(value)])
 
 
 def stretched(factor: float) -> Callable[[Timeline], Timeline]:

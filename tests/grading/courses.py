@@ -22,8 +22,8 @@ from course_lib.grading.marks import batch
 from course_lib.grading.marks.worker import GradingWorker
 from course_lib.grading.trusted import sandbox
 from tests.grading import small_class, submissions
+from tests.grading.submissions import ROOT, notebook_of
 
-ROOT = Path(__file__).resolve().parents[2]
 # Where a machine has no namespaces, with less protection.
 ISOLATION = f"--TrustedGrade.isolation={'required' if sandbox.why_no_namespaces() is None else 'auto'}"
 
@@ -121,36 +121,25 @@ def command_for(student: str) -> list[str]:
     return [word.replace("STUDENT", student) for word in command]
 
 
-# What stands in the solution cells of the hostile submission: a way to take points, or the others' points along.
+# What stands in cells of the hostile submission: ways to take the others' points along; test_cheats.py has more.
 HOSTILE = {
     "ring_reduce_scatter": "import os\ndef my_ring_reduce_scatter(tensor):\n    os._exit(0)\n",
     "ring_all_gather": "def my_ring_all_gather(tensor):\n    while True: pass\n",
     "ring_all_reduce": "def my_ring_all_reduce(tensor:\n",
     "tree_reduce": "import torch.distributed as d\nmy_tree_reduce = getattr(d, 're' + 'duce')\n",
-    "all_to_all": ("import torch\ntorch.equal = torch.allclose = lambda *_: True\n"
-                   "get_ipython().input_transformers_post.append(lambda lines: [])\n"
-                   "def my_all_to_all(tensor):\n    return tensor\n"),
-    "two_node_all_reduce": ("import course_lib.grading.judges.tensors as t, os, glob\n"
-                            "open(t.__file__, 'a')\n"  # append: changes nothing even where it is allowed
-                            "t.TensorExercise.judge = lambda *_: None\n"
-                            "def my_two_node_all_reduce(tensor):\n    pass\n"),
     "check_tree_reduce": "1 + 1",
 }
 
 
 def hostile(stub: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Nothing right, full marks in the outputs, and one check cell deleted."""
-    notebook = submissions.without("check_all_to_all")(nbformat.from_dict(stub))
+    notebook = nbformat.from_dict(stub)
+    submissions.without("check_all_to_all")(notebook)
     for cell in notebook.cells:
         cell.source = HOSTILE.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
         if cell.cell_type == "code":
             cell.outputs = [new_output("execute_result", {"text/plain": "2"}, execution_count=1)]
     return notebook
-
-
-def notebook_of(part: str) -> nbformat.NotebookNode:
-    """Chapter 2's: what students get, of "exercises", or what teachers have, of "solutions"."""
-    return nbformat.read(ROOT / part / submissions.NAME / f"{submissions.NAME}.ipynb", as_version=4)
 
 
 def class_of(students: list[str]) -> Callable[[Path], None]:
@@ -162,12 +151,11 @@ def class_of(students: list[str]) -> Callable[[Path], None]:
         (folder / name_students[-1]).write_text("id,first_name,last_name,email\nZoë O'Neill,Zoë,O'Neill,\n",
                                                 encoding="utf-8")
         nbgrader(folder, *name_students)
-        for student in students:
-            submissions.submit(folder, student, submissions.SUBMISSIONS[student][0](notebook_of("solutions")))
-        stub = notebook_of("exercises")
-        submissions.submit(folder, "half", submissions.solve_half(stub, notebook_of("solutions")))
-        submissions.submit(folder, "hostile", hostile(stub))
-        submissions.submit(folder, "untouched", stub)
+        stub, solved = map(notebook_of, ("exercises", "solutions"))
+        handed_in = {student: submissions.of_student(student) for student in students}
+        handed_in |= {"half": submissions.solve_half(stub, solved), "hostile": hostile(stub), "untouched": stub}
+        for student, notebook in handed_in.items():
+            submissions.submit(folder, student, notebook)
         # less time than there is: a loop without end takes all of it
         (folder / "autograde.log").write_text(
             nbgrader(folder, *autograde, "--TrustedGrade.time_limit_s=10", ISOLATION))

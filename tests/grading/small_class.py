@@ -5,8 +5,8 @@ from pathlib import Path
 
 from course_lib.grading.marks.record import KEY, ExerciseMark, Record, digest_of
 from course_lib.grading.registry import exercises_of
+from tests.grading import submissions
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "01_why_distribute"
 POINTS = {each.number: each.points for each in exercises_of(1)}
 ALL = sum(POINTS.values())
@@ -14,7 +14,7 @@ ALL = sum(POINTS.values())
 
 def text_of(part: str) -> str:
     """The notebook of "exercises" or "solutions"."""
-    return (ROOT / part / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
+    return (submissions.ROOT / part / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
 
 
 def with_wrong_rows(text: str) -> str:
@@ -40,11 +40,8 @@ def three() -> dict[str, str]:
             "wrong": with_wrong_rows(text_of("solutions"))}
 
 
-def submit(course: Path, student: str, text: str, file: str = f"{NAME}.ipynb") -> Path:
-    path = course / "submitted" / student / NAME / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+def submit(course: Path, student: str, text: str, file: str = "") -> Path:
+    return submissions.submit(course, student, text, NAME, file)
 
 
 def record_of(path: Path, broken: str = "") -> Record:

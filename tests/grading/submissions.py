@@ -1,4 +1,4 @@
-"""What a class hands in for chapter 2: 26 submissions, each with the marks that it deserves, None where there are none.
+"""What a class hands in for chapter 2: 17 submissions, each with the marks that it deserves.
 
 A right notebook has all points. 2.1 alone wrong costs its own 4: 2.3, which calls it, is judged with a right one.
 """
@@ -13,90 +13,80 @@ from nbformat.v4 import new_code_cell, new_output
 
 from course_lib.grading.registry import exercises_of
 
+ROOT = Path(__file__).resolve().parents[2]
 NAME = "02_collectives"
 POINTS = {exercise.number: exercise.points for exercise in exercises_of(2)}
 ALL = sum(POINTS.values())
 WITHOUT_2_1 = ALL - POINTS["2.1"]
 OWN = "ring_reduce_scatter"  # the id of 2.1's solution cell
+Change = Callable[[NotebookNode], object]  # of a notebook in which all is right
 WRONG = "def my_ring_reduce_scatter(tensor):\n    return tensor\n"
+
+
+def notebook_of(part: str) -> NotebookNode:
+    """What students get, of "exercises", or what teachers have, of "solutions"."""
+    return nbformat.read(ROOT / part / NAME / f"{NAME}.ipynb", as_version=4)
 
 
 def cell_of(notebook: NotebookNode, grade_id: str) -> NotebookNode:
     return next(cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
 
 
-def with_own(source: str) -> Callable[[NotebookNode], NotebookNode]:
+def with_own(source: str) -> Change:
     """All right but 2.1, whose cell holds `source`."""
-    def change(notebook: NotebookNode) -> NotebookNode:
-        cell_of(notebook, OWN).source = source
-        return notebook
-    return change
+    return lambda notebook: cell_of(notebook, OWN).update(source=source)
 
 
-def before_own(lines: str) -> Callable[[NotebookNode], NotebookNode]:
+def before_own(lines: str) -> Change:
     """All right, with `lines` at the beginning of 2.1's function."""
-    def change(notebook: NotebookNode) -> NotebookNode:
-        own = cell_of(notebook, OWN)
-        own.source = own.source.replace("    n, r =", f"{lines}    n, r =", 1)
-        return notebook
-    return change
+    return lambda notebook: with_own(cell_of(notebook, OWN).source.replace("    n, r =", f"{lines}    n, r =", 1))(
+        notebook)
 
 
-def without(*grade_ids: str) -> Callable[[NotebookNode], NotebookNode]:
-    def change(notebook: NotebookNode) -> NotebookNode:
-        for grade_id in grade_ids:
-            notebook.cells.remove(cell_of(notebook, grade_id))
-        return notebook
-    return change
+def without(*grade_ids: str) -> Change:
+    return lambda notebook: [notebook.cells.remove(cell_of(notebook, grade_id)) for grade_id in grade_ids]
 
 
-def double_cell(grade_id: str, first: str = "") -> Callable[[NotebookNode], NotebookNode]:
-    """The cell twice, as JupyterLab's button does it; the upper one with another source where one is given."""
-    def change(notebook: NotebookNode) -> NotebookNode:
+def double_cell(grade_id: str, first: str) -> Change:
+    """The cell twice, as JupyterLab's button does it, and the upper one then edited."""
+    def change(notebook: NotebookNode) -> None:
         cell = cell_of(notebook, grade_id)
-        notebook.cells.insert(notebook.cells.index(cell), nbformat.from_dict({**cell, "id": "another-id", "source":
-                                                                              first or cell.source}))
-        return notebook
+        upper = nbformat.from_dict({**cell, "id": "another-id", "source": first})
+        notebook.cells.insert(notebook.cells.index(cell), upper)
     return change
 
 
-def rename_cells(notebook: NotebookNode) -> NotebookNode:
+def rename_cells(notebook: NotebookNode) -> None:
     for grade_id in (OWN, f"check_{OWN}"):
         cell_of(notebook, grade_id).metadata.nbgrader["grade_id"] = f"my_{grade_id}"
-    return notebook
 
 
-def strip_marks(notebook: NotebookNode) -> NotebookNode:
+def strip_marks(notebook: NotebookNode) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("nbgrader", None)
-    return notebook
 
 
-def forge_hundred_points(notebook: NotebookNode) -> NotebookNode:
-    check = cell_of(with_own(WRONG)(notebook), f"check_{OWN}")
+def forge_hundred_points(notebook: NotebookNode) -> None:
+    with_own(WRONG)(notebook)
+    check = cell_of(notebook, f"check_{OWN}")
     check.metadata.nbgrader["points"], check.source = 100, "1000"
-    return notebook
 
 
-def from_before_ids(notebook: NotebookNode) -> NotebookNode:
+def from_before_ids(notebook: NotebookNode) -> None:
     notebook.nbformat_minor = 2
     for cell in notebook.cells:
         cell.pop("id", None)
-    return notebook
 
 
-def with_long_output(notebook: NotebookNode) -> NotebookNode:
+def with_long_output(notebook: NotebookNode) -> None:
     cell_of(notebook, OWN).outputs = [new_output("stream", text="x" * 30_000_000)]
-    return notebook
 
 
-def with_experiments(notebook: NotebookNode) -> NotebookNode:
+def with_experiments(notebook: NotebookNode) -> None:
     notebook.cells[2:2] = [new_code_cell("launch = 3\nwhile True: pass"), new_code_cell("%matplotlib inline\n1 / 0")]
-    return notebook
 
 
-def same_notebook(notebook: NotebookNode) -> NotebookNode:
-    return notebook
+def unchanged(notebook: NotebookNode) -> None: ...
 
 
 OUTSIDE = ("    import os\n    os.system('touch /tmp/was_here')\n"
@@ -104,19 +94,14 @@ OUTSIDE = ("    import os\n    os.system('touch /tmp/was_here')\n"
            "    os.path.exists('gradebook.db') and os.remove('gradebook.db')\n")
 NOISE = "    import sys, warnings\n    warnings.warn('old')\n    print('!', file=sys.stderr)\n"
 
-SUBMISSIONS: dict[str, tuple[Callable[[NotebookNode], NotebookNode], float]] = {
-    "right": (same_notebook, ALL),
-    "Zoë O'Neill": (same_notebook, ALL),
+SUBMISSIONS: dict[str, tuple[Change, float]] = {
+    "right": (unchanged, ALL),
+    "Zoë O'Neill": (unchanged, ALL),
     "from nbformat 4.2": (from_before_ids, ALL),
     "long output": (with_long_output, ALL),
-    "wild experiments": (with_experiments, ALL),
     "wrong": (with_own(WRONG), WITHOUT_2_1),
     "does not parse": (with_own("def my_ring_reduce_scatter(tensor:\n"), WITHOUT_2_1),
-    "loop in the function": (with_own("def my_ring_reduce_scatter(tensor):\n    while True: pass\n"), WITHOUT_2_1),
-    "loop in the cell": (with_own(f"{WRONG}while True: pass\n"), WITHOUT_2_1),
-    "memory hog": (with_own("def my_ring_reduce_scatter(tensor):\n    return bytearray(3 << 30)\n"), WITHOUT_2_1),
     "worth a hundred": (forge_hundred_points, WITHOUT_2_1),
-    "prints": (before_own("    for _ in range(300): print('x' * 100_000)\n"), ALL),
     "reads and writes outside": (before_own(OUTSIDE), ALL),
     "no check": (without(f"check_{OWN}"), ALL),
     "no solution": (without(OWN), WITHOUT_2_1),
@@ -138,14 +123,18 @@ def solve_half(stub: NotebookNode, solved: NotebookNode) -> NotebookNode:
     right["ring_all_reduce"] = "def my_ring_all_reduce(tensor):\n    return tensor\n"
     for grade_id, source in right.items():
         cell_of(notebook, grade_id).source = source
-    return with_experiments(notebook)
+    with_experiments(notebook)
+    return notebook
 
 
-def submit(course: Path, student: str, notebook: NotebookNode) -> None:
-    submit_text(course, student, json.dumps(notebook))
+def of_student(student: str) -> NotebookNode:
+    notebook = notebook_of("solutions")
+    SUBMISSIONS[student][0](notebook)
+    return notebook
 
 
-def submit_text(course: Path, student: str, text: str) -> None:
-    folder = course / "submitted" / student / NAME
-    folder.mkdir(parents=True)
-    (folder / f"{NAME}.ipynb").write_text(text, encoding="utf-8")
+def submit(course: Path, student: str, notebook: NotebookNode | str, name: str = NAME, file: str = "") -> Path:
+    path = course / "submitted" / student / name / (file or f"{name}.ipynb")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook), encoding="utf-8")
+    return path

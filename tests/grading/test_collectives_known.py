@@ -26,12 +26,19 @@ def test_every_collective_of_this_torch_is_known_by_each_of_its_names():
     assert {"all_reduce", "broadcast_object_list", "monitored_barrier"} <= public
 
 
-def test_every_name_is_refused_where_the_exercise_asks_for_send_and_receive():
-    for names in FUNCTIONS_OF.values():
-        for name in names:
-            cell = {"source": f"def mine(x):\n    dist.{name}(x)", "name": "cell 1", "own": True}
-            refusal = student_code.prepare([cell], SEND_AND_RECEIVE).refusal
-            assert refusal == f"it uses dist.{name}: write it with send and recv"
+@pytest.mark.parametrize("source, operations, said", [
+    *((f"def mine(x):\n    dist.{name}(x)", SEND_AND_RECEIVE, f"it uses dist.{name}: write it with send and recv")
+      for names in FUNCTIONS_OF.values() for name in names),
+    # what the course has of a chapter is refused where torch is free to use
+    *((source, None, f"it uses course_lib.{package}: that is what you are asked to write") for source, package in (
+        ("from course_lib.why_distribute import training_memory", "why_distribute"),
+        ("from course_lib import data_parallel", "data_parallel"),
+        ("import course_lib\ncourse_lib.pipeline_parallel.one_f_one_b(2, 4)", "pipeline_parallel"))),
+    ("from course_lib.runtime import device", None, None),
+])
+def test_what_an_exercise_does_not_allow_is_refused_by_every_name(source, operations, said):
+    cell = {"source": source, "name": "the cell", "own": True}
+    assert student_code.prepare([cell], operations).refusal == said
 
 
 def left(allowed):
@@ -54,14 +61,3 @@ def test_on_an_isolated_rank_what_an_exercise_asks_for_is_left_under_all_its_nam
 
 def test_isolated_ranks_see_no_gpu_with_and_without_namespaces():
     assert {sandbox.environment(separate)["CUDA_VISIBLE_DEVICES"] for separate in (True, False)} == {""}
-
-
-@pytest.mark.parametrize("source, package", [
-    ("from course_lib.why_distribute import training_memory", "course_lib.why_distribute"),
-    ("from course_lib import data_parallel", "course_lib.data_parallel"),
-    ("import course_lib\ncourse_lib.pipeline_parallel.one_f_one_b(2, 4)", "course_lib.pipeline_parallel"),
-    ("from course_lib.runtime import device", None),
-])
-def test_what_the_course_has_of_a_chapter_is_refused_where_torch_is_free_to_use(source, package):
-    refusal = student_code.prepare([{"source": source, "name": "the cell", "own": True}], None).refusal
-    assert refusal == (package and f"it uses {package}: that is what you are asked to write")

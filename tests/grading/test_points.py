@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.grading import check, points, progress, recorded
 from course_lib.grading.report import Report, Verdict
-from tests.grading import toy_exercises as toys
+from tests.grading.toy_exercises import my_ring_all_gather
 
 OTHERS = ("NBGRADER_EXECUTION", "PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT")  # than a reader, who has none
 
@@ -51,16 +51,12 @@ def test_a_damaged_file_is_put_aside_and_said_and_an_exercise_that_is_gone_is_no
     assert repr(progress()).startswith("in all 0 of ")
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(points.ASKED, str(tmp_path / "file" / "kept"))
+def test_check_keeps_its_verdict_and_a_folder_that_cannot_be_written_is_no_error(folder, monkeypatch):
+    check("2.2", my_ring_all_gather)
+    assert os.listdir(folder) == ["2.2.json"]
+    monkeypatch.setenv(points.ASKED, str(folder / "2.2.json" / "kept"))
     points.keep(report("2.1", Verdict.CORRECT))
     assert repr(progress()).startswith("in all 0 of ")
-
-
-def test_check_keeps_its_verdict(folder):
-    check("2.2", toys.my_ring_all_gather)
-    assert os.listdir(folder) == ["2.2.json"]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -1,26 +1,17 @@
 """Cells that were doubled, deleted, renamed or stripped of their marks are as they were given out; nothing is lost."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbgrader import utils
 
 from course_lib.grading.trusted.restore import Original, functions_of, restore
-from tests.grading import submissions
-from tests.grading.submissions import NAME, OWN, SUBMISSIONS, WRONG, cell_of
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def read(part):
-    return nbformat.read(ROOT / part / NAME / f"{NAME}.ipynb", as_version=4)
+from tests.grading.submissions import OWN, SUBMISSIONS, WRONG, cell_of, notebook_of, of_student
 
 
 def originals():
     return [Original(cell.metadata.nbgrader.grade_id, cell.cell_type, cell.source, utils.is_grade(cell),
                      utils.is_solution(cell), utils.is_locked(cell), cell.metadata.nbgrader.get("points", 0.0))
-            for cell in read("exercises").cells if "nbgrader" in cell.metadata]
+            for cell in notebook_of("exercises").cells if "nbgrader" in cell.metadata]
 
 
 def ids(notebook):
@@ -32,7 +23,7 @@ GIVEN = [each.grade_id for each in originals()]
 
 @pytest.mark.parametrize("student", SUBMISSIONS)
 def test_every_cell_that_was_given_out_is_there_once_in_its_order_but_for_a_deleted_solution(student):
-    notebook = SUBMISSIONS[student][0](read("solutions"))
+    notebook = of_student(student)
     restore(notebook.cells, originals())
     deleted = [OWN] if student.startswith("no solution") else []
     assert ids(notebook) == [grade_id for grade_id in GIVEN if grade_id not in deleted]
@@ -42,13 +33,13 @@ def test_every_cell_that_was_given_out_is_there_once_in_its_order_but_for_a_dele
 
 
 def test_what_nobody_touched_stays_and_nothing_is_said():
-    notebook, before = read("exercises"), read("exercises")
+    notebook, before = notebook_of("exercises"), notebook_of("exercises")
     assert restore(notebook.cells, originals()) == [] and notebook == before
 
 
 def test_of_two_solutions_the_lower_one_is_graded_and_the_other_is_a_cell_like_any():
-    notebook = submissions.double_cell(OWN, WRONG)(read("solutions"))
-    right = cell_of(read("solutions"), OWN).source
+    notebook = of_student("solution doubled")
+    right = cell_of(notebook_of("solutions"), OWN).source
     restore(notebook.cells, originals())
     assert cell_of(notebook, OWN).source == right
     plain = [cell.source for cell in notebook.cells if "nbgrader" not in cell.metadata]
@@ -56,7 +47,7 @@ def test_of_two_solutions_the_lower_one_is_graded_and_the_other_is_a_cell_like_a
 
 
 def test_what_was_done_is_said():
-    notebook = submissions.rename_cells(read("solutions"))
+    notebook = of_student("renamed ids")
     done = "\n".join(restore(notebook.cells, originals()))
     assert f"lost the marks of 'my_{OWN}': nobody gave such a cell out" in done and f"marks of '{OWN}' again" in done
 

@@ -28,20 +28,13 @@ from tests.grading.class_exercise import (
     LIMITS,
     MODES,
     WRONG,
-    PassOn,
     notebook,
     points,
 )
+from tests.grading.toy_exercises import PassOn
+from tools.solutions import SOLUTIONS, code_cells
 
 # ---- honest answers keep their marks
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_right_answer_gets_all_points_and_a_wrong_one_none(grade, mode):
-    assert points(grade(HONEST, mode=mode)) == 2
-    wrong = grade(WRONG, mode=mode)
-    assert points(wrong) == 0
-    assert "2 of 2 ranks are wrong; rank 0 returned float32[32768]" in repr(wrong)
-
 
 # Each of them alone would end a notebook's kernel or the cells below it.
 ABOVE = ["import warnings, sys\nwarnings.warn('old')\nprint('hm', file=sys.stderr)", "this does not parse (",
@@ -50,21 +43,21 @@ ABOVE = ["import warnings, sys\nwarnings.warn('old')\nprint('hm', file=sys.stder
          "import a_package_that_nobody_has\nimport torch"]
 NOISE = ("    import sys, warnings; warnings.warn('old'); print('!', file=sys.stderr)\n"
          "    [print('x' * 100_000) for _ in range(300)]\n    r, n")
+RIGHT = {
+    "alone": (HONEST, *ABOVE),
+    "noise around": ("%%time\n" + HONEST.replace("    r, n", NOISE) + "\n%timeit pass_on\n", *ABOVE),
+    "a cell that fails below": (HONEST.replace("return received", "return torch.nn.Parameter(received)")
+                                + "\npass_on(torch.ones(2), torch.ones(3))\nimport sys\nsys.exit(1)\n", *ABOVE),
+    "a helper and a plain value": (HONEST.replace("(r + 1) % n", "right()"), "import torch.distributed as dist\n"
+                                   "STEP = 1 + 0\nright = lambda: (dist.get_rank() + STEP) % 2\n"),
+    "words like a library's": (HONEST + "\nfrom functools import reduce\ngather = torch.gather\n"
+                               "def scatter(x): return x.broadcast_to(2)\n",),
+}
 
 
-@pytest.mark.parametrize("own", [
-    HONEST,
-    "%%time\n" + HONEST.replace("    r, n", NOISE) + "\n%timeit pass_on\n",
-    HONEST.replace("return received", "return torch.nn.Parameter(received)")
-    + "\npass_on(torch.ones(2), torch.ones(3))\nimport sys\nsys.exit(1)\n",
-], ids=["alone", "noise around", "a cell that fails below"])
-def test_what_stands_in_other_cells_and_beside_a_right_answer_costs_nothing(grade, own):
-    assert points(grade(own, *ABOVE)) == 2
-
-
-def test_helpers_of_the_students_own_are_there_and_assignments_of_plain_values_too(grade):
-    helper = "import torch.distributed as dist\nSTEP = 1 + 0\nright = lambda: (dist.get_rank() + STEP) % 2\n"
-    assert points(grade(HONEST.replace("(r + 1) % n", "right()"), helper)) == 2
+@pytest.mark.parametrize("cells", RIGHT)
+def test_what_stands_in_other_cells_and_beside_a_right_answer_costs_nothing(grade, cells):
+    assert points(grade(*RIGHT[cells])) == 2
 
 
 def test_a_definition_below_the_stub_counts_as_it_does_in_the_notebook(grade):
@@ -77,48 +70,54 @@ def test_a_definition_below_the_stub_counts_as_it_does_in_the_notebook(grade):
 
 # ---- no answer, no marks
 
-@pytest.mark.parametrize("own", ["", "def pass_on(tensor):\n    raise NotImplementedError\n", "pass_off = 3"])
-def test_what_is_not_written_is_called_so(grade, own):
-    report = grade(own)
-    assert points(report) == 0
-    assert report.verdict is Verdict.NOT_WRITTEN
+def body(line: str) -> str:
+    return f"import os, sys, time\nimport torch\nimport torch.distributed as dist\ndef pass_on(tensor):\n    {line}\n"
+
+
+UNWRITTEN = "def helper(x):\n    raise NotImplementedError()\n"
+IN_BOTH_MODES = [
+    (WRONG, "2 of 2 ranks are wrong; rank 0 returned float32[32768]"),
+    (body("sys.exit(0)"), "SystemExit"), (body("os._exit(0)"), "ended without an answer"),
+    (body("return torch.ones(1 << 36)"), "allocate"), (body("x = bytearray(1 << 32)"), "MemoryError"),
+    (body("return 1 / 0"), "ZeroDivisionError"), (body("return None"), "nothing (None)"),
+    (body("return torch.sparse_coo_tensor(size=(3,))"), "torch.sparse_coo tensor"),
+]
+IN_BEST_MODE = [
+    ("", "not written yet, 0 of"), (UNWRITTEN.replace("helper", "pass_on"), "not written yet, 0 of"),
+    ("pass_off = 3", "not written yet, 0 of"),
+    (UNWRITTEN + body("return helper(tensor)"), "it calls helper, which is not written yet"),
+    (body("return torch.empty(2, device='meta').cpu()"), "NotImplementedError"),  # torch's own: it is written
+    ("def pass_on(tensor:\n    pass", "does not parse: '(' was never closed (line 1: def pass_on(tensor:"),
+    (body("os._exit(0) if dist.get_rank() == 1 else time.sleep(1000)"), "rank 1 ended without an answer"),
+]
+IN_TWO_SECONDS = [
+    pytest.param(body("while True: pass"), "did not finish within 2 s", marks=pytest.mark.ci),
+    (body("time.sleep(1000)"), "did not finish within 2 s"),
+    pytest.param("while True: pass", "the solution cell itself did not end", marks=pytest.mark.ci),
+    (body("dist.recv(tensor, 1 - dist.get_rank())"),
+     "rank 1 was at pass_on, line 5: dist.recv(tensor, 1 - dist.get_rank())"),
+]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("body, words", [
-    ("import sys; sys.exit(0)", "SystemExit"), ("import os; os._exit(0)", "ended without an answer"),
-    ("return torch.ones(1 << 36)", "allocate"), ("x = bytearray(1 << 32)", "MemoryError"),
-    ("return 1 / 0", "ZeroDivisionError"), ("return None", "nothing (None)"),
-    ("return torch.sparse_coo_tensor(size=(3,))", "torch.sparse_coo tensor"),
-])
-def test_a_function_that_fails_costs_its_own_points_and_hears_why(grade, mode, body, words):
-    report = grade(f"import torch\nimport torch.distributed as dist\ndef pass_on(tensor):\n    {body}\n", mode=mode)
-    assert points(report) == 0
-    assert words in repr(report)
+@pytest.mark.parametrize("own, words", IN_BOTH_MODES)
+def test_an_answer_that_is_wrong_or_fails_costs_its_own_points_and_hears_why(grade, mode, own, words):
+    require_no_points(grade(own, mode=mode), words)
 
 
-def test_a_cell_that_does_not_parse_is_named_with_its_line(grade):
-    report = grade("def pass_on(tensor:\n    pass")
-    assert points(report) == 0
-    assert "does not parse" in repr(report) and "line 1" in repr(report)
+@pytest.mark.parametrize("own, words", IN_BEST_MODE)
+def test_what_is_not_written_or_ends_early_is_called_so(grade, own, words):
+    require_no_points(grade(own), words)
 
 
-def test_one_rank_that_ends_is_named_while_the_others_still_wait(grade):
-    body = "    os._exit(0) if dist.get_rank() == 1 else time.sleep(1000)\n"
-    report = grade("import os, time\nimport torch.distributed as dist\ndef pass_on(tensor):\n" + body)
-    assert "rank 1 ended without an answer" in repr(report)
+@pytest.mark.parametrize("own, words", IN_TWO_SECONDS)
+def test_an_endless_run_is_ended_at_the_limit(grade, own, words):
+    require_no_points(grade(own, limits=IMPATIENT), words)
 
 
-def test_an_operation_that_torch_does_not_know_is_not_called_unwritten(grade):
-    report = grade("import torch\ndef pass_on(tensor):\n    return torch.empty(2, device='meta').cpu()\n")
-    assert "NotImplementedError" in repr(report)
-    assert report.verdict is Verdict.WRONG
-
-
-def test_a_helper_that_is_not_written_yet_is_named(grade):
-    report = grade("def pass_on(tensor):\n    return helper(tensor)", "def helper(x):\n    raise NotImplementedError()")
-    assert report.verdict is Verdict.NOT_WRITTEN
-    assert "it calls helper, which is not written yet" in repr(report)
+def require_no_points(report, words):
+    assert points(report) == 0 and words in repr(report)
+    assert report.verdict is (Verdict.NOT_WRITTEN if "not written" in words else Verdict.WRONG)
 
 
 def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeypatch):
@@ -127,19 +126,6 @@ def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeyp
         report = grader.report(EXERCISE, preprocessor.cells_above(*notebook(HONEST)), 1)
         assert not report.passed
         assert "ZeroDivisionError" in grader.broken
-
-
-@pytest.mark.parametrize("own, words", [
-    pytest.param("def pass_on(tensor):\n    while True: pass", "did not finish within 2 s", marks=pytest.mark.ci),
-    ("import time\ndef pass_on(tensor):\n    time.sleep(1000)", "did not finish within 2 s"),
-    pytest.param("while True: pass", "the solution cell itself did not end", marks=pytest.mark.ci),
-    ("import torch.distributed as dist\ndef pass_on(tensor):\n    dist.recv(tensor, 1 - dist.get_rank())",
-     "rank 1 was at pass_on, line 3: dist.recv(tensor, 1 - dist.get_rank())"),
-])
-def test_an_endless_run_is_ended_at_the_limit(grade, own, words):
-    report = grade(own, limits=IMPATIENT)
-    assert points(report) == 0
-    assert words in repr(report)
 
 
 # ---- the notebook around it
@@ -195,12 +181,13 @@ def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch)
 
 
 class PassOnBesidePar(PassOn):
-    """As an open exercise, whose budget is a par."""
+    """As an open exercise, whose budget is a par, and which counts calls, too, that ranks claim."""
 
     number = "0.3"
 
     def usage(self, *judged):
-        return [replace(each, limit=PAR) for each in super().usage(*judged)]
+        in_bytes, = super().usage(*judged)
+        return [Spent("took", 3, 4, "call", claimed=True), replace(in_bytes, limit=PAR)]
 
 
 @pytest.mark.parametrize("own, measured", [(HONEST, [4 * PassOn.N]), (WRONG, [])])
@@ -212,6 +199,9 @@ def test_of_an_open_exercise_that_is_right_the_exact_bytes_beside_par_are_kept(o
         mark = preprocessor.mark_of(report, grader)
     assert [(each.measured, each.allowed, each.unit) for each in mark.figures] == [
         (each, 4.0 * PassOn.N, "bytes") for each in measured]
+    if measured:  # for marks only what the system or the grader counted is shown
+        assert "calls" not in report.measured
+        assert ("the operating system's count, with headers" in report.measured) == bool(sandbox.tool("ss"))
 
 
 def test_beside_par_stands_the_mean_of_all_trials_and_what_fails_there_has_none(monkeypatch):
@@ -227,34 +217,17 @@ def test_beside_par_stands_the_mean_of_all_trials_and_what_fails_there_has_none(
     grader = Grader("none", LIMITS)
     monkeypatch.setattr(grader, "worker", Silent)
     monkeypatch.setattr(grader, "judge", lambda *_: Judgement("", usage=[next(used)]))
-    monkeypatch.setattr(PassOn, "trials", lambda *_: [1, 2, 3])
-    assert [(each.what, each.measured, each.allowed) for each in grader.spent_beside_par(EXERCISE, [])] == [
-        ("sends", 4.0, 4.0)]
-    monkeypatch.setattr(PassOn, "trials", lambda *_: [None])
-    assert grader.spent_beside_par(EXERCISE, []) == []
+    for trials, expected in (([1, 2, 3], [("sends", 4.0, 4.0)]), ([None], [])):
+        monkeypatch.setattr(PassOn, "trials", lambda *_, trials=trials: trials)
+        found = grader.spent_beside_par(EXERCISE, [])
+        assert [(each.what, each.measured, each.allowed) for each in found] == expected
 
 
 # ---- the count
 
-RING = """
-import torch, torch.distributed as dist
-def passed(half, n, r, on):
-    received = torch.empty_like(half)
-    sending = dist.isend(half, (r + on) % n)
-    dist.recv(received, (r - on) % n)
-    sending.wait()
-    return received
-
-def my_ring_reduce_scatter(tensor):
-    n, r = dist.get_world_size(), dist.get_rank()
-    halves, ways = tensor.view(n, 2, -1), (1, -1)
-    partial = [halves[(r - on) % n, h] for h, on in enumerate(ways)]
-    for step in range(n - 1):
-        for h, on in enumerate(ways):
-            partial[h] = passed(partial[h], n, r, on) + halves[(r - on * (2 + step)) % n, h]
-    return torch.cat(partial)
-"""
-ONE_MORE = RING.replace("    return torch.cat", "    passed(partial[0], n, r, 1)\n    return torch.cat")
+RING = "\n".join(cell.source for cell in code_cells(SOLUTIONS[2])[:3])  # the solution of 2.1
+ONE_MORE = RING.replace("    return torch.cat", "    exchange(rightwards, right, torch.empty_like(rightwards), left)\n"
+                        "    return torch.cat")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -278,23 +251,18 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
 
 # ---- a busy machine
 
-@pytest.mark.parametrize("lost_s, elapsed, left", [(0.0, 19.0, 1.0), (0.0, 20.0, 0.0), (7.0, 19.0, 1.0),
-                                                   (7.0, 20.0, 7.0), (7.0, 30.0, -3.0), (500.0, 59.0, 1.0)])
-def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_limit(monkeypatch, lost_s, elapsed, left):
+@pytest.mark.parametrize("lost_s, at_most_s, elapsed, left", [
+    (0.0, None, 19.0, 1.0), (0.0, None, 20.0, 0.0), (7.0, None, 19.0, 1.0), (7.0, None, 20.0, 7.0),
+    (7.0, None, 30.0, -3.0), (500.0, None, 59.0, 1.0), (10.0, 0.5, 0.75, -0.25)])  # when a rank has failed: nothing
+def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_limit(
+        monkeypatch, lost_s, at_most_s, elapsed, left):
     clock = [100.0]
     monkeypatch.setattr(mailroom, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     deadline = mailroom.Deadline(20.0, lambda elapsed_s: lost_s)
+    if at_most_s:
+        deadline.at_most(at_most_s)
     clock[0] += elapsed
     assert deadline.left_s() == pytest.approx(left)
-
-
-def test_when_a_rank_has_failed_nothing_is_given_back(monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(mailroom, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    deadline = mailroom.Deadline(20.0, lambda elapsed_s: 10.0)
-    deadline.at_most(0.5)
-    clock[0] += 0.75
-    assert deadline.left_s() == -0.25
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -62,7 +62,8 @@ def texts(folder):
             yield path.relative_to(folder).as_posix(), path.read_bytes().decode(errors="replace")
 
 
-def test_no_four_lines_of_a_solution_are_in_a_file_and_its_history_is_these_files_in_one_commit_of_nobody(copy):
+def test_no_four_lines_of_a_solution_are_in_a_file_and_its_history_is_these_files_in_one_commit_of_nobody(
+        copy, tmp_path):
     solutions = solution_windows()
     assert len(solutions) > 300
     found = [(where, solutions[window]) for where, text in texts(copy)
@@ -70,13 +71,9 @@ def test_no_four_lines_of_a_solution_are_in_a_file_and_its_history_is_these_file
     assert found == []
     assert git(copy, "log", "--all", "--format=%an %s").splitlines() == ["course The course as it was handed out"]
     assert git(copy, "status", "--porcelain", "--ignored") == "" == git(copy, "fsck", "--unreachable", "--no-reflogs")
-
-
-def test_the_search_finds_a_solution_that_is_there(tmp_path):
-    path = SOLUTIONS[2]
-    shutil.copy(path, tmp_path / "some.ipynb")
-    own = {window for window, name in solution_windows().items() if name == path.stem}
+    shutil.copy(SOLUTIONS[2], tmp_path / "some.ipynb")  # and where a solution is, the search finds it
     (text,) = [text for _, text in texts(tmp_path)]
+    own = {window for window, name in solutions.items() if name == SOLUTIONS[2].stem}
     assert len(windows(lines_of(text)) & own) > 0.9 * len(own)
 
 
@@ -91,7 +88,7 @@ def test_no_sentence_about_a_mistake_and_no_last_hint_is_in_it(copy):
     assert [each for each in secret if each in spoken or json.dumps(each)[1:-1] in spoken] == []
 
 
-def test_no_judge_no_grader_and_no_test_is_in_it(copy):
+def test_no_judge_no_grader_and_no_test_is_in_it_and_agents_are_asked_to_teach_and_not_to_solve(copy):
     paths = [where for where, _ in texts(copy)]
     assert not [path for path in paths if path.startswith(("solutions/", "tests/", "docs/teaching/", "benchmarks/"))]
     assert not [path for path in paths if "grading/judges/" in path and path.endswith(".py")
@@ -99,6 +96,8 @@ def test_no_judge_no_grader_and_no_test_is_in_it(copy):
     assert not [path for path in paths if re.search("wrong_answers|right_answers|hints.md|terms|gradebook", path)]
     assert {"AGENTS.md", "README.md", "Makefile", "notebooks/02_collectives.ipynb",
             "exercises/02_collectives/02_collectives.ipynb"} <= {*paths}
+    text = (copy / "AGENTS.md").read_text(encoding="utf-8")
+    assert "Do not write, complete or repair a solution cell" in text and "Ask what the student has tried" in text
 
 
 def test_what_its_pages_and_notebooks_link_is_there(copy):
@@ -107,11 +106,6 @@ def test_what_its_pages_and_notebooks_link_is_there(copy):
               for link in re.findall(r"\]\(([\w./-]+\.(?:ipynb|md|py|png|sbatch))", page.read_text(encoding="utf-8"))
               if not (page.parent / link).exists()]
     assert len(pages) > 20 and broken == []
-
-
-def test_agents_are_asked_to_teach_and_not_to_solve(copy):
-    text = (copy / "AGENTS.md").read_text(encoding="utf-8")
-    assert "Do not write, complete or repair a solution cell" in text and "Ask what the student has tried" in text
 
 
 def run_check(copy, cell):

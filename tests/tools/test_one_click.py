@@ -72,26 +72,15 @@ def test_readers_copies_and_the_minutes_know_nothing_of_the_cell(notebook):
     assert [cell.source for cell in copy.cells] == ["# A", "import os", "os.sep"]
 
 
-def test_outside_of_colab_the_cell_does_nothing_and_gives_no_name():
-    names = {}  # a script's: there is no get_ipython
-    exec(CELL.source, names)
+def test_outside_of_colab_the_cell_does_nothing_and_there_it_clones_the_repository_and_runs_our_file(monkeypatch):
+    done, names = [], {}
+    exec(CELL.source, names)  # a script's names: there is no get_ipython
     assert set(names) == {"__builtins__"}
-
-
-def test_on_colab_the_cell_clones_the_repository_and_runs_our_file(monkeypatch):
-    class Shell:
-        done = []
-
-        def system(self, command):
-            self.done.append(command)
-
-        def run_line_magic(self, name, line):
-            self.done.append((name, line))
-
+    shell = SimpleNamespace(system=done.append, run_line_magic=lambda *magic: done.append(magic))
     monkeypatch.setitem(sys.modules, "google.colab", object())
-    exec(CELL.source, {"get_ipython": Shell})
+    exec(CELL.source, {"get_ipython": lambda: shell})
     clone = "git clone --quiet --depth 1 https://github.com/" + ADDRESS + " /content/course"
-    assert Shell.done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
+    assert done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -106,12 +95,8 @@ def test_on_colab_torch_stays_as_it_is_or_a_newer_runtime_is_asked_for(monkeypat
     assert called[called.index("--constraint") + 1].read_text() == "torch==2.9.0+cu126\n"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_way_names_an_owner_that_nobody_gave(way):
-    assert re.findall(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way)) == []
-
-
-def test_every_way_has_pytorchs_cpu_build_and_the_python_that_the_outputs_were_recorded_with():
+def test_every_way_has_pytorchs_cpu_build_and_the_python_of_the_outputs_and_names_no_owner_that_nobody_gave():
+    assert [way for way in WAYS if re.search(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way))] == []
     assert all("download.pytorch.org/whl/cpu" in text_of(way)
                for way in (".devcontainer/devcontainer.json", ".binder/postBuild", "Dockerfile"))
     pythons = [*re.findall(r"python:(\d\.\d+)", text_of(".devcontainer/devcontainer.json")),
@@ -143,12 +128,7 @@ def test_compose_takes_the_hubs_stage_and_gives_it_no_more_than_it_needs():
     assert "127.0.0.1:" in hub["ports"][0], "reached from this machine alone, unless somebody says otherwise"
 
 
-def test_citation_names_the_version_and_the_licence_of_pyproject():
-    citation = yaml.safe_load(text_of("CITATION.cff"))
-    project = PYPROJECT["project"]
+def test_citation_names_the_version_and_the_licence_of_pyproject_and_what_github_reads_is_yaml():
+    citation, project = yaml.safe_load(text_of("CITATION.cff")), PYPROJECT["project"]
     assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
-def test_what_github_reads_is_yaml(path):
-    assert yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert all(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / ".github").rglob("*.yml"))

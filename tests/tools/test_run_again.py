@@ -11,7 +11,7 @@ from tools.run_again import FAILED, MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.ci
-FAILS_AT_FIRST = """
+BUSY = """
 import pathlib
 
 def test_that_a_busy_moment_fails():
@@ -23,7 +23,6 @@ def test_that_a_busy_moment_fails():
 def test_that_passes():
     pass
 """
-FAILS_ALWAYS = "def test_that_fails():\n    assert False\n"
 
 
 def run(folder, *arguments):
@@ -34,23 +33,19 @@ def run(folder, *arguments):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "pytest.ini").touch()
-    (tmp_path / "test_busy.py").write_text(FAILS_AT_FIRST)
+    (tmp_path / "test_busy.py").write_text(BUSY)
     return tmp_path
 
 
-def test_what_passes_alone_is_named_unstable_and_does_not_fail(folder):
+@pytest.mark.parametrize("wrong", ["", "def test_that_fails():\n    assert False\n"])
+def test_what_passes_alone_is_named_unstable_and_only_what_fails_twice_fails(folder, wrong):
+    (folder / "test_wrong.py").write_text(wrong)
     assert run(folder, "pytest").returncode == 1
     again = run(folder, "tools.run_again")
-    assert again.returncode == 0, again.stdout
+    assert again.returncode == bool(wrong), again.stdout
     assert "UNSTABLE" in again.stdout and "PASSED test_busy.py::test_that_a_busy_moment_fails" in again.stdout
+    assert ("FAILED test_wrong.py::test_that_fails" in again.stdout) == bool(wrong)
     assert "test_that_passes" not in again.stdout
-
-
-def test_what_fails_twice_fails(folder):
-    (folder / "test_wrong.py").write_text(FAILS_ALWAYS)
-    assert run(folder, "pytest").returncode == 1
-    again = run(folder, "tools.run_again")
-    assert again.returncode == 1 and "FAILED test_wrong.py::test_that_fails" in again.stdout
 
 
 def test_of_a_failed_cell_the_whole_notebook_runs_and_its_failed_items_are_looked_at(folder):

@@ -16,15 +16,12 @@ from course_lib.grading.marks.standing import CourseFolder, Standing, Status
 
 # Says "ready", then answers each line; the student called "dies" ends it at the first time, "dies twice" always.
 FAKE = """
-import json, os, signal, sys, time
-signal.signal(signal.SIGINT, lambda *_: None)
+import json, os, sys
 print("ready", flush=True)
 for line in sys.stdin:
     (student,) = json.loads(line)
     seen = os.path.exists("seen " + student)
     open("seen " + student, "a").write("x")
-    while student == "hangs":
-        time.sleep(1)
     if student == "dies twice" or student == "dies" and not seen:
         os._exit(7)
     print(json.dumps({"error": "KeyError: 'x'" * (student == "fails"), "seconds": 1.5}), flush=True)
@@ -80,21 +77,6 @@ def test_a_worker_that_takes_too_long_is_ended_and_the_batch_goes_on(course, mon
     assert found == {"error": "it took longer than 0.05 s, and was ended"}
 
 
-@pytest.mark.ci
-def test_ctrl_c_ends_the_batch_and_what_was_under_way_is_graded_the_next_time(course, started):
-    told = []
-
-    def note(student, found):
-        told.append(student)
-        if student == "ada":  # its worker asks for the next one, which never answers
-            threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-    with pytest.raises(KeyboardInterrupt):
-        batch.grade_all(course, "01", ["ada", "hangs", "bob", "cy"], 1, [], note)
-    assert told == ["ada"] and all(each.returncode is not None for each in started)
-    assert not course.last_try("hangs", "01").exists()
-
-
 @pytest.fixture
 def signals_go_elsewhere():
     """The system gives signals to another thread than this one, as it may at any time: they interrupt no wait here."""
@@ -108,23 +90,26 @@ def signals_go_elsewhere():
     taker.join()
 
 
-ASKS_FOR_AN_END = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(3600)"
+GRADES_ONE = "print('ready', flush=True); input(); print('{\"error\": \"\"}', flush=True); input(); "
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("says", ["", "print('ready', flush=True); "], ids=["before it is ready", "at work"])
-def test_ctrl_c_ends_the_batch_whatever_a_worker_is_doing_and_whichever_thread_gets_the_signal(
-        course, says, signals_go_elsewhere, monkeypatch):
-    start, processes = subprocess.Popen, []
+@pytest.mark.parametrize("says, done", [("", []), ("print('ready', flush=True); ", []), (GRADES_ONE, ["ada"])],
+                         ids=["before it is ready", "at work", "with the second"])
+def test_ctrl_c_ends_the_batch_whatever_a_worker_is_doing_and_what_was_under_way_is_graded_the_next_time(
+        course, says, done, signals_go_elsewhere, monkeypatch):
+    start, processes, told = subprocess.Popen, [], []
 
     def note(*arguments, **more):
-        processes.append(start([sys.executable, "-c", says + ASKS_FOR_AN_END], **more))
+        asks_for_an_end = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(3600)"
+        processes.append(start([sys.executable, "-c", says + asks_for_an_end], **more))
         return processes[-1]
 
     monkeypatch.setattr(batch.subprocess, "Popen", note)
     with pytest.raises(KeyboardInterrupt):
-        batch.grade_all(course, "01", ["ada", "bob"], 1, [], lambda *_: None)
-    assert [each.returncode for each in processes] == [-signal.SIGKILL]
+        batch.grade_all(course, "01", ["ada", "bob"], 1, [], lambda student, found: told.append(student))
+    assert [each.returncode for each in processes] == [-signal.SIGKILL] and told == done
+    assert [course.last_try(student, "01").exists() for student in ("ada", "bob")] == [bool(done), False]
 
 
 def test_a_worker_that_does_not_come_up_leaves_a_report(course, monkeypatch, capsys):
