@@ -5,17 +5,14 @@ import torch
 
 from benchmarks import compression
 from course_lib.data_parallel import DistributedDataParallel
-from course_lib.runtime import launch
 from tests.data_parallel.test_hooks import Given, averaged
+from tests.ranks import on_ranks
 
 
+@on_ranks(2)
 def test_momentum_is_kept_on_the_ranks_and_restarts_where_it_was_sent():
-    def body():
-        model = DistributedDataParallel(Given((4,)), hook=compression.MomentumCorrectedTopK(0.5, warm_up=0))
-        gradient = torch.tensor([8.0, 4.0, 2.0, 1.0])
-        return [averaged(model, gradient)[0].tolist() for _ in range(2)]
-
-    first, second = launch(body, world_size=2)[0]
+    model = DistributedDataParallel(Given((4,)), hook=compression.MomentumCorrectedTopK(0.5, warm_up=0))
+    first, second = (averaged(model, torch.tensor([8.0, 4.0, 2.0, 1.0]))[0].tolist() for _ in range(2))
     assert first == pytest.approx([0.8, 0.4, 0, 0])
     # what stayed behind moves by 0.9 of its momentum more: 0.2 + (0.9 · 0.2 + 0.1 · 2)
     assert second == pytest.approx([0.8, 0, 0.58, 0])
