@@ -185,14 +185,6 @@ def test_the_first_bucket_is_sent_before_backward_reaches_the_first_layer_and_th
     assert (sum(sent), len(sent)) == expected
 
 
-@on_ranks(1)
-def test_buckets_hold_one_dtype_in_reverse_order_and_at_most_the_cap():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 100), nn.Linear(4, 4).double(), nn.Linear(4, 4))
-    model = DistributedDataParallel(module, bucket_cap_mb=100 / 2**20)
-    assert [" ".join(model.names[p] for p in bucket.parameters) for bucket in model.buckets] == [
-        "3.bias 3.weight", "2.bias", "2.weight", "1.bias", "1.weight", "0.bias 0.weight"]
-
-
 @on_ranks(4)
 def test_a_group_of_some_ranks_averages_among_them():
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]

@@ -39,14 +39,6 @@ def test_with_equal_lengths_every_sample_is_read_and_the_order_is_torchs_own(dra
         assert list(theirs) == read[r]
 
 
-def test_an_epoch_is_another_order_only_after_set_epoch():
-    sampler = ShardedSampler(100, 0, 2)
-    first = list(sampler)
-    assert list(sampler) == first
-    sampler.set_epoch(1)
-    assert list(sampler) != first
-
-
 @on_ranks(3)
 def test_on_ranks_it_finds_its_place_and_serves_a_data_loader():
     data, rank = [10 * i for i in range(10)], dist.get_rank()
