@@ -70,7 +70,7 @@ def found(case, mine, place, group):
     function, root, at_root = getattr(collectives, case.algorithm), case.members[case.root], place == case.root
     everyones = [case.input(j) for j in range(case.n)] if at_root else None
     arguments = {"tree_reduce": (root, case.op), "tree_broadcast": (root,), "scatter": (everyones, root),
-                 "gather": (None, root), "ring_all_gather": (None,), "pairwise_all_to_all": (None, None, None)}
+                 "gather": (None, root), "ring_all_gather": (), "pairwise_all_to_all": ()}
     got = function(mine, *arguments.get(case.algorithm, (case.op,)), group=group)
     if case.algorithm == "gather":
         return torch.stack(got) if at_root else got

@@ -98,7 +98,7 @@ def test_what_one_rank_sees_all_ranks_say_and_facts_come_in_order():
     for wrong, words in (((1,), "at place 1 of the group: no targets"), ((0, 1, 2), "no targets"),
                          ((0, 2), "at places 0, 2 of the group: no targets")):
         problem = "no targets" if r in wrong else None
-        for attempt in (lambda problem=problem: agree(problem, r), start_agreement(problem, r)):
+        for attempt in (lambda problem=problem: agree(problem, r), start_agreement(problem, [r])):
             with pytest.raises(ValueError) as refused:
                 attempt()
             assert str(refused.value) == words

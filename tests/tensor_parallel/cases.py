@@ -3,6 +3,8 @@
 Apart from the tests, since ranks import it in every launch: pytest would cost them a second.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -73,10 +75,10 @@ class LlamaMLP(nn.Module):
 class LlamaLayer(nn.Module):
     """As Hugging Face writes it: called with names, a tuple from its attention."""
 
-    def __init__(self, fused=False):
+    def __init__(self, fused=False, num_key_value_heads=HEADS):
         super().__init__()
         self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(D), nn.RMSNorm(D)
-        self.self_attn = LlamaAttention(D, HEADS, HEADS)
+        self.self_attn = LlamaAttention(D, HEADS, num_key_value_heads)
         self.mlp = LlamaMLP(D, 2 * D, fused)
 
     def forward(self, hidden_states, position_embeddings=None):
@@ -87,12 +89,13 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, layers, norm and read-out; a second layer with fused gate and up and fewer heads of k and v."""
+    """Embedding, layers, norm and read-out; a second layer with fused gate and up. Where twelve heads share four of k and
+    v, three ranks cannot have them."""
 
-    def __init__(self):
+    def __init__(self, num_key_value_heads=HEADS):
         super().__init__()
         self.embed_tokens = nn.Embedding(V, D)
-        self.layers = nn.ModuleList([LlamaLayer(), LlamaLayer(fused=True)])
+        self.layers = nn.ModuleList(LlamaLayer(fused, num_key_value_heads) for fused in (False, True))
         self.norm = nn.RMSNorm(D)
         self.lm_head = nn.Linear(D, V, bias=False)
 
@@ -103,15 +106,6 @@ class Llama(nn.Module):
             x = layer(x, position_embeddings=positions)
         logits = self.lm_head(self.norm(x))
         return logits, None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-class GroupedLlama(Llama):
-    """Twelve heads share four of k and v: three ranks cannot have them."""
-
-    def __init__(self):
-        super().__init__()
-        for layer in self.layers:
-            layer.self_attn = LlamaAttention(D, HEADS, 4)
 
 
 class Difficult(GPT):
@@ -127,7 +121,7 @@ class Difficult(GPT):
         self.unused = nn.ModuleDict({"mlp": GPT(CONFIG).blocks[0].mlp})
 
 
-MODELS = {"GPT": lambda: GPT(CONFIG), "Llama": Llama, "GroupedLlama": GroupedLlama, "Difficult": Difficult}
+MODELS = {"GPT": lambda: GPT(CONFIG), "Llama": Llama, "GroupedLlama": partial(Llama, 4), "Difficult": Difficult}
 
 
 def make(kind, dtype=torch.float64, seed=0):

@@ -23,7 +23,7 @@ from course_lib.tensor_parallel import (
 )
 from tests.groups.mistakes import answers
 from tests.ranks import on_ranks
-from tests.tensor_parallel.cases import GroupedLlama, Llama, LlamaAttention
+from tests.tensor_parallel.cases import Llama, LlamaAttention
 
 
 class Tied(nn.Module):
@@ -93,7 +93,7 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(snapsho
             "smoothing": lambda: loss(label_smoothing=2.0),
             "reduction": lambda: loss(reduction="max"),
             "not a module": lambda: parallelize("GPT"),
-            "twice": lambda: parallelize(parallelize(GroupedLlama())),
+            "twice": lambda: parallelize(parallelize(Llama())),
             "nothing to cut": lambda: parallelize(nn.Sequential(nn.Linear(6, 6))),
             "different": lambda: parallelize(nested("mlp", nn.Linear(2 + r, 2)), plan={"mlp": Column()}),
             "tied in two ways": lambda: parallelize(Tied("ways"), plan=dict(LLAMA_PLAN)),

@@ -1,12 +1,14 @@
 """A model that is cut computes what one process computes, and what torch's DTensors compute."""
 
 import copy
+from collections import OrderedDict
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import checkpoint
@@ -92,26 +94,16 @@ def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors():
                         **{name: slice_of(p.grad) for name, p in theirs.named_parameters()}})
 
 
-class Step(torch.nn.Sequential):
+class Step(nn.Sequential):
     def forward(self, x):
         return x + super().forward(x)
 
 
-class TheReaders(torch.nn.Module):
+def readers_own():
     """A model with names of its own, and a norm before the first layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.before = torch.nn.Embedding(48, 8), torch.nn.LayerNorm(8)
-        self.steps = torch.nn.ModuleList(Step(torch.nn.LayerNorm(8), torch.nn.Linear(8, 32), torch.nn.GELU(),
-                                              torch.nn.Linear(32, 8)) for _ in range(2))
-        self.read = torch.nn.Linear(8, 48)
-
-    def forward(self, tokens):
-        x = self.before(self.words(tokens))
-        for step in self.steps:
-            x = step(x)
-        return self.read(x)
+    steps = [Step(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)) for _ in range(2)]
+    return nn.Sequential(OrderedDict(words=nn.Embedding(48, 8), before=nn.LayerNorm(8), steps=nn.Sequential(*steps),
+                                     read=nn.Linear(8, 48)))
 
 
 def mean_loss(model):
@@ -134,7 +126,7 @@ PLAN = {"words": Vocabulary(), "steps.0": Entry(), "steps.?.0": Tokenwise(), "st
 
 @on_ranks(2)
 def test_a_readers_own_model_is_cut_by_a_plan_of_a_few_lines_and_one_block_takes_and_returns_whole_tensors():
-    for alone, run, plan in ((TheReaders(), mean_loss, {"plan": PLAN}), (LlamaLayer(), squares, {})):
+    for alone, run, plan in ((readers_own(), mean_loss, {"plan": PLAN}), (LlamaLayer(), squares, {})):
         for way, how in WAYS.items():
             alone = alone.double()
             alone.zero_grad()
@@ -187,7 +179,7 @@ def test_masks_agree_where_ranks_hold_the_same_and_differ_where_they_hold_parts(
         return v
 
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, nn.Dropout):
             module.register_forward_hook(lambda _, inputs, out, name=name: drawn.update({name: out != 0}))
         if hasattr(module, "attend"):
             module.attend.attend = attend
