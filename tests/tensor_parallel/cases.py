@@ -89,8 +89,10 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, layers, norm and read-out; a second layer with fused gate and up. Where twelve heads share four of k and
-    v, three ranks cannot have them."""
+    """Embedding, layers, norm and read-out; a second layer with fused gate and up.
+
+    Where twelve heads share four of k and v, three ranks cannot have them.
+    """
 
     def __init__(self, num_key_value_heads=HEADS):
         super().__init__()
