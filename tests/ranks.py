@@ -30,7 +30,10 @@ def gives(expected: Sequence[Any], world_size: int = 2, run: Callable = launch, 
 
 
 def on_ranks(*world_sizes: int, **options: Any) -> Callable:
-    """Make a test of a body that asserts on every rank, in one launch for each of `world_sizes`."""
+    """Make a test of a body that asserts on every rank, in one launch for each of `world_sizes`.
+
+    Its parameters may not have the names of launch's own, such as seed.
+    """
     def make(body: Callable[..., None]) -> Callable[..., None]:
         # What it uses of its file goes along, so that ranks need not import the file, and pytest with it.
         cloudpickle.register_pickle_by_value(sys.modules[body.__module__])
