@@ -1,11 +1,19 @@
-"""A test whose body every rank runs: its name is the claim, and what the ranks return has to be as it says.
+"""A test whose body every rank runs. Its name is the claim; what the ranks return has to be as it says, or they judge.
 
     @gives([2.0, 0.0, 1.0], world_size=3)
     def test_a_message_goes_round(): ...
+
+    @on_ranks(1, 2, 3)
+    def test_every_rank_has_the_sum():
+        assert ...
 """
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import cloudpickle
 
 from course_lib.runtime import launch
 
@@ -17,5 +25,22 @@ def gives(expected: Sequence[Any], world_size: int = 2, run: Callable = launch, 
             assert list(run(body, world_size=world_size, **options)) == list(expected)
 
         test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        return test
+    return make
+
+
+def on_ranks(*world_sizes: int, **options: Any) -> Callable:
+    """Make a test of a body that asserts on every rank, in one launch for each of `world_sizes`.
+
+    Its parameters may not have the names of launch's own, such as seed.
+    """
+    def make(body: Callable[..., None]) -> Callable[..., None]:
+        # What it uses of its file goes along, so that ranks need not import the file, and pytest with it.
+        cloudpickle.register_pickle_by_value(sys.modules[body.__module__])
+
+        @functools.wraps(body)
+        def test(**arguments: Any) -> None:
+            for world_size in world_sizes:
+                launch(body, world_size=world_size, **options, **arguments)
         return test
     return make

@@ -1,4 +1,4 @@
-"""One call of a collective on the ranks: ours, torch.distributed's, and the bytes that the formula says.
+"""One call of a collective on the ranks, what one process makes of all inputs, and the bytes that the formula says.
 
 Apart from the tests, since ranks import it in every launch: pytest and hypothesis would cost them a second.
 """
@@ -15,6 +15,7 @@ from course_lib.runtime import device, record_communication
 ALL_REDUCES = ("ring_all_reduce", "naive_all_reduce", "tree_all_reduce", "halving_doubling_all_reduce",
                "recursive_doubling_all_reduce")
 REDUCTIONS = (*ALL_REDUCES, "ring_reduce_scatter", "tree_reduce")
+RETURNED = ("ring_reduce_scatter", "ring_all_gather", "pairwise_all_to_all", "gather")  # which leave their input alone
 OTHERS = ("ring_all_gather", "tree_broadcast", "pairwise_all_to_all", "gather", "scatter")
 
 
@@ -39,59 +40,41 @@ class Case:
         """Small whole numbers, which every dtype adds without rounding: results must be equal to the bit."""
         generator = torch.Generator().manual_seed(1000 * self.seed + place)
         made = torch.randint(-8, 9, self.shape, generator=generator, device="cpu").to(device(), self.dtype)
-        if self.layout == "transposed":
-            return made.mT.contiguous().mT if made.dim() > 1 else made
-        if self.layout == "every second":
-            return torch.stack([made, made + 1], dim=-1)[..., 0]
-        return made
+        return laid_out(made, self.layout)
 
 
-def by_torch(case, mine, place, group):
-    """What torch.distributed makes of contiguous inputs; for tree_reduce on the root alone."""
-    n, root = case.n, case.members[case.root]
+def laid_out(tensor, layout):
+    """The same numbers, contiguous or not."""
+    if layout == "transposed":
+        return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
+    return torch.stack([tensor, tensor + 1], dim=-1)[..., 0] if layout == "every second" else tensor
+
+
+def expected(case, place):
+    """What one process computes from all inputs; None where the rank gets nothing, or what it has is of no meaning."""
+    inputs, at_root = [case.input(j).contiguous() for j in range(case.n)], place == case.root
     if case.algorithm in REDUCTIONS:
-        dist.all_reduce(mine, case.op, group)
-        if case.algorithm == "tree_reduce":
-            return mine if place == case.root else None
-        return mine.tensor_split(n)[place] if case.algorithm == "ring_reduce_scatter" else mine
-    if case.algorithm == "tree_broadcast":
-        dist.broadcast(mine, root, group)
-        return mine
-    if case.algorithm in ("ring_all_gather", "gather"):
-        parts = [torch.empty_like(mine) for _ in range(n)]
-        dist.all_gather(parts, mine, group)
-        if case.algorithm == "gather":
-            return torch.stack(parts) if place == case.root else None
-        return torch.cat(parts)
-    if case.algorithm == "scatter":
-        dist.scatter(mine, [case.input(j).contiguous() for j in range(n)] if place == case.root else None, root, group)
-        return mine
-    sizes = [len(piece) for piece in mine.tensor_split(n)]
-    out = mine.new_empty(n * sizes[place], *mine.shape[1:])
-    dist.all_to_all_single(out, mine, [sizes[place]] * n, sizes, group)
-    return out
+        total = {ReduceOp.MAX: lambda: torch.stack(inputs).amax(0), ReduceOp.MIN: lambda: torch.stack(inputs).amin(0)
+                 }.get(case.op, lambda: sum(inputs))()
+        total = total / case.n if case.op == ReduceOp.AVG else total
+        if case.algorithm == "ring_reduce_scatter":
+            return total.tensor_split(case.n)[place]
+        return total if at_root or case.algorithm != "tree_reduce" else None
+    return {"tree_broadcast": lambda: inputs[case.root], "ring_all_gather": lambda: torch.cat(inputs),
+            "gather": lambda: torch.stack(inputs) if at_root else None, "scatter": lambda: inputs[place],
+            "pairwise_all_to_all": lambda: torch.cat([x.tensor_split(case.n)[place] for x in inputs])}[case.algorithm]()
 
 
-def by_us(case, mine, place, group):
-    root = case.members[case.root]
-    function = getattr(collectives, case.algorithm)
-    if case.algorithm in ALL_REDUCES:
-        function(mine, case.op, group)
-    elif case.algorithm == "tree_reduce":
-        function(mine, root, case.op, group)
-        return mine if place == case.root else None
-    elif case.algorithm == "tree_broadcast":
-        function(mine, root, group)
-    elif case.algorithm == "scatter":
-        function(mine, [case.input(j) for j in range(case.n)] if place == case.root else None, root, group)
-    elif case.algorithm == "gather":
-        parts = function(mine, None, root, group)
-        return parts if parts is None else torch.stack(parts)
-    elif case.algorithm == "ring_reduce_scatter":
-        return function(mine, case.op, group)
-    else:
-        return function(mine, group=group)
-    return mine
+def found(case, mine, place, group):
+    """The same by ours, in place or returned."""
+    function, root, at_root = getattr(collectives, case.algorithm), case.members[case.root], place == case.root
+    everyones = [case.input(j) for j in range(case.n)] if at_root else None
+    arguments = {"tree_reduce": (root, case.op), "tree_broadcast": (root,), "scatter": (everyones, root),
+                 "gather": (None, root), "ring_all_gather": (), "pairwise_all_to_all": ()}
+    got = function(mine, *arguments.get(case.algorithm, (case.op,)), group=group)
+    if case.algorithm == "gather":
+        return torch.stack(got) if at_root else got
+    return got if case.algorithm in RETURNED else mine if at_root or case.algorithm != "tree_reduce" else None
 
 
 def rows(n, length):
@@ -150,17 +133,13 @@ def run(cases):
 
 def problems_of(case, group):
     place = case.members.index(dist.get_rank())
-    before = case.input(place)
-    mine = case.input(place)
+    mine, right = case.input(place), expected(case, place)
     with record_communication() as log:
-        got = by_us(case, mine, place, group)
-    empty = torch.Size(case.shape).numel() == 0
-    expected = got if empty else by_torch(case, before.clone().contiguous(), place, group)
-    if (got is None) != (expected is None) or got is not None and not torch.equal(got, expected):
-        yield f"{case} on place {place}: got {got}, expected {expected}"
-    if case.algorithm in ("ring_reduce_scatter", "ring_all_gather", "pairwise_all_to_all", "gather"):
-        if not torch.equal(mine, before):
-            yield f"{case} on place {place}: changed its input"
+        got = found(case, mine, place, group)
+    if (got is None) != (right is None) or got is not None and not torch.equal(got, right):
+        yield f"{case} on place {place}: got {got}, expected {right}"
+    if case.algorithm in RETURNED and not torch.equal(mine, case.input(place)):
+        yield f"{case} on place {place}: changed its input"
     if not {event.op for event in log.events} <= {"send", "recv"}:
         yield f"{case} on place {place}: called {[event.op for event in log.events]}"
     formula = sent_elements(case.algorithm, case.n, place, case.root, case.shape) * case.dtype.itemsize

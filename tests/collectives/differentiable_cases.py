@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from course_lib import collectives
 from course_lib.runtime import device, record_communication
+from tests.collectives.cases import laid_out
 
 OPERATORS = ("copy_to_group", "reduce_from_group", "scatter_to_group", "gather_from_group", "all_gather_along",
              "reduce_scatter_along", "all_to_all_along")
@@ -45,11 +46,7 @@ class Case:
     def tensor(self, shape, seed):
         """Small whole numbers, which float64 adds without rounding: results must be equal to the bit."""
         made = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(seed), device="cpu")
-        made = made.double().to(device())
-        if self.layout == "transposed":
-            return made.mT.contiguous().mT if made.dim() > 1 else made
-        if self.layout == "every second":
-            return torch.stack([made, made + 1], dim=-1)[..., 0]
+        made = laid_out(made.double().to(device()), self.layout)
         return made[:1].expand(shape) if self.layout == "expanded" else made
 
     def input(self, place):

@@ -9,69 +9,51 @@ from course_lib import collectives
 from course_lib.runtime import LaunchError, launch, record_communication
 from tests.collectives.differentiable_cases import OPERATORS, cases, mistakes, run
 from tests.groups.mistakes import answers
+from tests.ranks import on_ranks
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_values_gradients_calls_and_bytes_are_those_of_one_process_and_of_the_formula(world_size):
-    groups = {tuple(range(first, world_size)) for first in (0, 1)} | {(0, world_size - 1)} - {(0, 0)}
+@on_ranks(1, 2, 3, 4)
+def test_values_gradients_calls_and_bytes_are_those_of_one_process_and_of_the_formula():
+    n = dist.get_world_size()
+    groups = {tuple(range(first, n)) for first in (0, 1)} | {(0, n - 1)} - {(0, 0)}
     drawn = [case for members in sorted(groups) if members for case in cases(members)
-             if len(members) == world_size or case.layout == "every second"]
-    problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
-    assert not problems, "\n\n".join(problems[:3])
+             if len(members) == n or case.layout == "every second"]
+    assert not run(drawn)[:3]
 
 
+@on_ranks(2)
 def test_an_output_that_is_used_twice_sends_one_gradient_and_one_that_needs_none_sends_nothing():
-    def body():
-        x = torch.arange(4.0, requires_grad=True)
-        y = collectives.all_gather_along(x, 0)
-        with record_communication() as once:
-            (y.sum() + 2 * y.sum()).backward()
-        with record_communication() as nothing:
-            frozen = collectives.copy_to_group(x.detach())
-            with torch.no_grad():
-                outside = collectives.scatter_to_group(x, 0)
-            (frozen * outside.sum() * torch.ones(4, requires_grad=True)).sum().backward()
-        return [event.op for event in once.events], x.grad.tolist(), nothing.calls(), frozen.requires_grad
-
-    assert launch(body, world_size=2) == [(["reduce_scatter"], [6.0] * 4, 0, False)] * 2
+    x = torch.arange(4.0, requires_grad=True)
+    y = collectives.all_gather_along(x, 0)
+    with record_communication() as once:
+        (y.sum() + 2 * y.sum()).backward()
+    with record_communication() as nothing:
+        frozen = collectives.copy_to_group(x.detach())
+        with torch.no_grad():
+            outside = collectives.scatter_to_group(x, 0)
+        (frozen * outside.sum() * torch.ones(4, requires_grad=True)).sum().backward()
+    assert [event.op for event in once.events] == ["reduce_scatter"] and x.grad.tolist() == [6.0] * 4
+    assert nothing.calls() == 0 and not frozen.requires_grad
 
 
-def test_writing_into_a_result_leaves_the_input_and_the_gradients_as_they_were():
-    def body():
-        written = []
-        for operator in OPERATORS:
-            dims = {"copy_to_group": (), "reduce_from_group": (), "all_to_all_along": (0, 1)}.get(operator, (0,))
-            x = torch.ones(2, 2, requires_grad=True)
-            y = getattr(collectives, operator)(x, *dims)
-            y.mul_(3).sum().backward()
-            written.append(torch.equal(x, torch.ones(2, 2)) and x.grad.unique().item())
-        return written
-
-    assert launch(body, world_size=2) == [[6.0, 3.0, 3.0, 3.0, 6.0, 3.0, 3.0]] * 2
-
-
-def test_gradients_can_be_differentiated_again():
-    def body():
-        x = torch.tensor([1.0 + dist.get_rank()], dtype=torch.float64, requires_grad=True)
-        y = collectives.all_gather_along(x, 0)
-        gradient, = torch.autograd.grad((y * y * y).sum(), x, create_graph=True)  # 3 x**2 from each of two ranks
-        second, = torch.autograd.grad(gradient.sum(), x)
-        return gradient.item(), second.item()
-
-    assert launch(body, world_size=2) == [(6.0, 12.0), (24.0, 24.0)]
-
-
-def test_the_dtype_stays_what_it_is():
-    def body():
-        found = []
+@on_ranks(2)
+def test_writing_into_a_result_leaves_the_input_and_the_gradients_as_they_were_and_the_dtype_is_that_of_the_input():
+    for operator, gradient in zip(OPERATORS, (6.0, 3.0, 3.0, 3.0, 6.0, 3.0, 3.0)):
+        dims = {"copy_to_group": (), "reduce_from_group": (), "all_to_all_along": (0, 1)}.get(operator, (0,))
+        x = torch.ones(2, 2, requires_grad=True)
+        getattr(collectives, operator)(x, *dims).mul_(3).sum().backward()
+        assert torch.equal(x, torch.ones(2, 2)) and x.grad.unique().item() == gradient, operator
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64):
-            x = torch.ones(2, 2).to(dtype)
-            found.append({y.dtype for y in (
-                collectives.reduce_from_group(x), collectives.all_gather_along(x, 0),
-                collectives.reduce_scatter_along(x, 1), collectives.all_to_all_along(x, 0, 1))} == {dtype})
-        return all(found)
+            assert getattr(collectives, operator)(torch.ones(2, 2).to(dtype), *dims).dtype == dtype, operator
 
-    assert launch(body, world_size=2) == [True] * 2
+
+@on_ranks(2)
+def test_gradients_can_be_differentiated_again():
+    x = torch.tensor([1.0 + dist.get_rank()], dtype=torch.float64, requires_grad=True)
+    y = collectives.all_gather_along(x, 0)
+    gradient, = torch.autograd.grad((y * y * y).sum(), x, create_graph=True)  # 3 x**2 from each of two ranks
+    second, = torch.autograd.grad(gradient.sum(), x)
+    assert (gradient.item(), second.item()) == [(6.0, 12.0), (24.0, 24.0)][dist.get_rank()]
 
 
 def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(snapshot):

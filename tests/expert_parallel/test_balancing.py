@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from benchmarks import balancing
-from course_lib.expert_parallel import route, update_bias
 
 
 def test_ways_are_compared_from_the_same_start_and_every_seed_has_its_own():
@@ -36,14 +35,3 @@ def test_a_difference_of_pairs_has_the_standard_error_of_their_mean():
 def test_one_seed_has_no_standard_error_and_few_steps_no_end(seeds, steps):
     with pytest.raises(ValueError, match=f"{seeds} seeds, {steps} steps: expected 2 at least"):
         balancing.main(seeds, steps)
-
-
-def test_the_bias_evens_out_sigmoid_scores_of_which_one_is_everybodys_favourite():
-    logits = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
-    logits[:, 0] += 3
-    bias = torch.zeros(8)
-    for _ in range(100):
-        counts = route(logits, 1, "sigmoid", bias=bias).experts.flatten().bincount(minlength=8)
-        bias = update_bias(bias, counts, rate=0.01)
-    assert route(logits, 1, "sigmoid").experts.eq(0).float().mean() > 0.7
-    assert counts.max() / counts.float().mean() < 1.2

@@ -17,12 +17,11 @@ from course_lib.expert_parallel import (
     make_groups,
     replicated_parameters,
 )
-from course_lib.expert_parallel.full_state import gather_experts
 from course_lib.groups.packing import add_up
-from course_lib.runtime import launch
+from tests.expert_parallel.cases import gradients_with_all_experts
+from tests.ranks import on_ranks
 
 TOKENS, D, F, E = 24, 6, 10, 4
-LAYOUTS = [(1, 1), (2, 1), (2, 2), (3, 3), (4, 1), (4, 2), (4, 4)]  # (ranks, ranks that share the experts)
 
 
 def made(group=SINGLE):
@@ -36,30 +35,30 @@ def batch():
     return torch.randn(TOKENS, D, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
-def loss_of(layer, tokens, balance=0.0, z=0.0, group=None):
+def backward(layer, tokens, balance=0.0, z=0.0):
     loss = layer(tokens).square().mean()
-    return loss + auxiliary_loss(layer, balance, z, group) if balance or z else loss
+    (loss + auxiliary_loss(layer, balance, z) if balance or z else loss).backward()
+    return layer
 
 
-def in_one_process(balance=0.0, z=0.0):
-    layer = made()
-    loss_of(layer, batch(), balance, z).backward()
-    return {name: p.grad for name, p in layer.named_parameters()}
+def in_one_process(*auxiliary):
+    return {name: p.grad for name, p in backward(made(), batch(), *auxiliary).named_parameters()}
 
 
-def on_a_rank(layout, average, balance=0.0, z=0.0):
-    """Gradients with all experts, after this rank's tokens went through, and `average` was called."""
-    world, shared_by = layout
+def on_a_rank(shared_by, average, *auxiliary):
+    """Gradients with all experts, after this rank's tokens went through, and `average(layer, groups)` was called."""
     groups = make_groups(shared_by)
-    layer = made(groups[0])
-    loss_of(layer, batch().chunk(world)[dist.get_rank()], balance, z).backward()
+    layer = backward(made(groups[0]), batch().chunk(dist.get_world_size())[dist.get_rank()], *auxiliary)
     average(layer, groups)
-    return {name: gather_experts(p.grad, E, layer.member) if name.startswith("experts.") else p.grad
-            for name, p in layer.named_parameters()}
+    return gradients_with_all_experts(layer)
 
 
 def rightly(layer, groups):
     average_gradients(layer, None, groups[1])
+
+
+def without_naming(layer, groups):
+    average_gradients(layer)
 
 
 def ratios(found, expected):
@@ -71,126 +70,97 @@ def ratios(found, expected):
     return result
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_gradient_is_that_of_the_whole_batch_in_every_layout_with_auxiliary_losses_and_without(layout):
-    ways = [(), (0.3, 0.01)]
-    without, with_them = expected = [in_one_process(*way) for way in ways]
-    assert (with_them["router.weight"] - without["router.weight"]).abs().max() > 1e-3  # they matter
-    for of_rank in launch(lambda: [on_a_rank(layout, rightly, *way) for way in ways], world_size=layout[0]):
-        for found, right in zip(of_rank, expected):
-            assert ratios(found, right) == pytest.approx(dict.fromkeys(right, 1.0), rel=1e-9)
+@on_ranks(1, 2, 3, 4)
+def test_every_gradient_is_that_of_the_whole_batch_in_every_layout_with_auxiliary_losses_and_without():
+    n = dist.get_world_size()
+    plain, auxiliary = in_one_process(), in_one_process(0.3, 0.01)
+    assert (auxiliary["router.weight"] - plain["router.weight"]).abs().max() > 1e-3  # they matter
+    for shared_by in (divisor for divisor in range(1, n + 1) if n % divisor == 0):
+        for average in (rightly, without_naming) if shared_by in (1, n) else (rightly,):
+            for expected, how in ((plain, ()), (auxiliary, (0.3, 0.01))):
+                found = ratios(on_a_rank(shared_by, average, *how), expected)
+                assert found == pytest.approx(dict.fromkeys(expected, 1.0), rel=1e-9), (shared_by, how)
 
 
-def test_groups_need_not_be_named_where_all_share_the_experts_or_nobody_does():
-    expected = in_one_process()
-
-    def without_naming(layer, groups):
-        average_gradients(layer)
-
-    for layout in ((2, 2), (2, 1)):
-        for found in launch(on_a_rank, layout, without_naming, world_size=2):
-            assert ratios(found, expected) == pytest.approx(dict.fromkeys(expected, 1.0), rel=1e-9)
-    for said in launch(refusal, world_size=4):
-        assert said == ("experts are shared by [2] of 4 ranks: expected same_experts, the ranks that hold the same "
-                        "ones; make_groups gives both",
-                        "experts are shared by [2] ranks and held 4 times in a group of 4: expected numbers that "
-                        "multiply to it")
-
-
-def refusal():
-    layer, said = made(make_groups(2)[0]), []
-    for group in (None, dist.group.WORLD):
-        try:
+@on_ranks(4)
+def test_groups_must_be_named_where_some_share_the_experts():
+    layer = made(make_groups(2)[0])
+    for group, said in (
+            (None, r"experts are shared by \[2\] of 4 ranks: expected same_experts, the ranks that hold the same ones; "
+                   "make_groups gives both"),
+            (dist.group.WORLD, r"experts are shared by \[2\] ranks and held 4 times in a group of 4: expected numbers "
+                               "that multiply to it")):
+        with pytest.raises(ValueError, match=said):
             average_gradients(layer, None, group)
-        except ValueError as error:
-            said.append(str(error))
-    return tuple(said)
 
 
-def test_experts_averaged_over_their_copies_alone_would_be_too_large_by_the_ranks_that_share_them():
-    """The mistake: a mean over the ranks that hold the same experts forgets that backward has added up already."""
-    def by_copies(layer, groups):
+@on_ranks(4)
+def test_averages_over_the_copies_of_an_expert_or_over_all_ranks_would_be_found():
+    def by_copies(layer, groups):  # forgets that backward has added up already, over the ranks that share the experts
         average_expert_gradients(expert_parameters(layer), groups[1], groups[1].size())
         average_replicated_gradients(replicated_parameters(layer))
 
-    expected = in_one_process()
-    for found in launch(on_a_rank, (4, 2), by_copies, world_size=4):
-        for name, ratio in ratios(found, expected).items():
-            assert ratio == pytest.approx(2.0 if name.startswith("experts.") else 1.0, rel=1e-9)
-
-
-def test_experts_averaged_like_all_else_would_be_those_of_other_experts():
-    """The mistake: an average over the world mixes experts that only have the same name."""
-    def like_all_else(layer, groups):
+    def like_all_else(layer, groups):  # mixes experts that only have the same name
         average_replicated_gradients(layer.parameters())
 
     expected = in_one_process()
-    for found in launch(on_a_rank, (2, 2), like_all_else, world_size=2):
-        assert ratios(found, expected)["experts.w1"] is None
+    assert ratios(on_a_rank(2, by_copies), expected) == pytest.approx(
+        {name: 2.0 if name.startswith("experts.") else 1.0 for name in expected}, rel=1e-9)
+    assert ratios(on_a_rank(4, like_all_else), expected)["experts.w1"] is None
 
 
-def only_auxiliary(how, world):
+def only_auxiliary(loss, divide_by):
     """The router's gradient of the auxiliary loss alone, on a rank."""
     layer = made()
-    layer(batch().chunk(world)[dist.get_rank()])
-    routing = layer.routing
-    if how == "right":
-        auxiliary_loss(layer, 1.0).backward()
-    elif how == "summed":
-        auxiliary_loss(layer, 1.0).backward()
-        add_up([layer.router.weight.grad])
-    elif how == "own counts":
-        load_balancing_loss(routing.scores, routing.experts).backward()
-    elif how == "without gradient":
-        load_balancing_loss(routing.scores.detach(), routing.experts).requires_grad_().backward()
-    if how != "summed" and layer.router.weight.grad is not None:
-        add_up([layer.router.weight.grad], divide_by=world)
+    layer(batch().chunk(dist.get_world_size())[dist.get_rank()])
+    loss(layer).backward()
+    if layer.router.weight.grad is not None:
+        add_up([layer.router.weight.grad], divide_by=divide_by)
     return layer.router.weight.grad
 
 
+@on_ranks(2, 4)
 def test_an_auxiliary_loss_that_is_summed_or_counted_alone_or_detached_would_be_found():
-    layer = made()
+    def right(layer, weight=1.0):
+        return auxiliary_loss(layer, weight)
+
+    def own_counts(layer):
+        return load_balancing_loss(layer.routing.scores, layer.routing.experts)
+
+    def detached(layer):
+        return load_balancing_loss(layer.routing.scores.detach(), layer.routing.experts).requires_grad_()
+
+    n, layer = dist.get_world_size(), made()
     layer(batch())
-    auxiliary_loss(layer, 1.0).backward()
+    auxiliary_loss(layer, 1.0, group=SINGLE).backward()
     expected = layer.router.weight.grad
-    hows = ("right", "summed", "own counts", "without gradient")
-    for world in (2, 4):
-        found = launch(lambda world: {how: only_auxiliary(how, world) for how in hows}, world, world_size=world)[0]
-        assert torch.allclose(found["right"], expected, atol=1e-14)
-        assert torch.allclose(found["summed"], world * expected, atol=1e-14)
-        assert not torch.allclose(found["own counts"], expected, rtol=1e-3)
-        assert found["without gradient"] is None
+    assert torch.allclose(only_auxiliary(right, n), expected, atol=1e-14)
+    assert torch.allclose(only_auxiliary(right, 1), n * expected, atol=1e-14)
+    assert not torch.allclose(only_auxiliary(own_counts, n), expected, rtol=1e-3)
+    assert only_auxiliary(detached, n) is None
 
 
+@on_ranks(1, 4)
 def test_a_clipped_norm_of_every_kind_is_that_of_the_whole_layer():
-    def body(layout):
-        found = []
-        for norm_type in norm_types:
-            def clipped(layer, groups, norm_type=norm_type):
-                average_gradients(layer, None, groups[1])
-                found.append(clip_grad_norm_(layer, 0.01, norm_type).item())
-            found.append(on_a_rank(layout, clipped))
-        return list(zip(found[::2], found[1::2]))
+    for norm_type in (1.0, 2.0, float("inf")):
+        alone, norms = backward(made(), batch()), []
 
-    norm_types = (1.0, 2.0, float("inf"))
-    for layout in ((1, 1), (4, 2)):
-        for of_rank in launch(body, layout, world_size=layout[0]):
-            for norm_type, (norm, found) in zip(norm_types, of_rank):
-                layer = made()
-                loss_of(layer, batch()).backward()
-                expected = torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.01, norm_type).item()
-                assert norm == pytest.approx(expected, rel=1e-9)
-                for name, parameter in layer.named_parameters():
-                    assert torch.allclose(found[name], parameter.grad, rtol=1e-8, atol=1e-14), name
+        def clipped(layer, groups, norm_type=norm_type, norms=norms):
+            rightly(layer, groups)
+            norms.append(clip_grad_norm_(layer, 0.01, norm_type).item())
+
+        found = on_a_rank((dist.get_world_size() + 1) // 2, clipped)
+        expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.01, norm_type).item()
+        assert norms == pytest.approx([expected], rel=1e-9)
+        for name, parameter in alone.named_parameters():
+            assert torch.allclose(found[name], parameter.grad, rtol=1e-8, atol=1e-14), name
 
 
+@on_ranks(2)
 def test_a_parameter_that_no_rank_used_keeps_no_gradient():
-    def body():
-        layer = torch.nn.ModuleDict({"moe": made(None), "unused": torch.nn.Linear(2, 2), "some": torch.nn.Linear(2, 2)})
-        layer["moe"](batch()).sum().backward()
-        if dist.get_rank() == 1:
-            layer["some"](torch.ones(1, 2)).sum().backward()
-        average_gradients(layer)
-        return layer["unused"].weight.grad, layer["some"].weight.grad.tolist()
-
-    assert launch(body, world_size=2) == [(None, [[0.5, 0.5], [0.5, 0.5]])] * 2
+    layer = torch.nn.ModuleDict({"moe": made(None), "unused": torch.nn.Linear(2, 2), "some": torch.nn.Linear(2, 2)})
+    layer["moe"](batch()).sum().backward()
+    if dist.get_rank() == 1:
+        layer["some"](torch.ones(1, 2)).sum().backward()
+    average_gradients(layer)
+    assert layer["unused"].weight.grad is None and layer["some"].weight.grad.tolist() == [[0.5, 0.5]] * 2

@@ -83,13 +83,15 @@ def test_the_k_best_scores_are_chosen_and_weights_are_scores_or_add_up_to_one(sc
         assert torch.allclose(routing.weights, weights, atol=1e-15) and torch.equal(routing.scores, scores)
 
 
-def test_a_bias_changes_the_choice_and_not_the_weights():
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_a_bias_that_rises_for_idle_experts_and_falls_for_busy_ones_changes_the_choice_and_not_the_weights(scoring):
     logits = torch.tensor([[2.0, 1.0, 0.0]], requires_grad=True)
-    routing = route(logits, 1, bias=torch.tensor([-1.0, 0.0, 1.0]))
-    assert routing.experts.tolist() == [[2]]
-    assert routing.weights.item() == pytest.approx(float(logits.detach().softmax(-1)[0, 2]))
+    routing = route(logits, 1, scoring, bias=torch.tensor([-1.0, 0.0, 1.0]))
+    assert routing.experts.tolist() == [[2]] and routing.weights.item() == routing.scores[0, 2]
     routing.weights.sum().backward()
     assert logits.grad.abs().sum() > 0  # Switch: with k = 1 the score is the weight, and so the router learns
+    bias = torch.zeros(4)
+    assert update_bias(bias, torch.tensor([8, 4, 0, 4]), 0.5).tolist() == [-0.5, 0, 0.5, 0] and not bias.any()
 
 
 def test_only_the_best_groups_are_considered_by_the_sum_of_their_best():
@@ -122,30 +124,16 @@ def test_scores_have_32_bits_at_least():
     assert TopKRouter(4, 8).double()(torch.randn(3, 4).double()).scores.dtype == torch.float64
 
 
-def test_the_balancing_loss_is_one_when_even_and_e_when_one_expert_does_everything():
+def test_the_balancing_loss_is_one_when_even_and_e_when_one_expert_does_everything_and_learns_through_the_scores():
     even = torch.arange(8).view(4, 2) % 4
     assert load_balancing_loss(torch.full((4, 4), 0.25), even).item() == 1
     alone = torch.tensor([[1.0, 0, 0, 0]]).expand(4, 4)
     assert load_balancing_loss(alone, torch.zeros(4, 1, dtype=torch.int64)).item() == 4
-
-
-def test_the_balancing_loss_has_its_gradient_through_the_scores():
     scores = torch.rand(6, 4, dtype=torch.float64, requires_grad=True)
-    experts = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [1, 0], [0, 1]])
-    load_balancing_loss(scores, experts).backward()
-    f = torch.tensor([6, 4, 1, 1]) / 12
-    assert torch.allclose(scores.grad, (4 * f / 6).double().expand(6, 4))
-
-
-def test_the_z_loss_is_the_mean_square_of_the_logarithm_of_the_sum():
+    load_balancing_loss(scores, torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [1, 0], [0, 1]])).backward()
+    assert torch.allclose(scores.grad, (4 * torch.tensor([6, 4, 1, 1]) / 12 / 6).double().expand(6, 4))
     logits = torch.randn(6, 4)
     assert torch.allclose(router_z_loss(logits), logits.exp().sum(-1).log().square().mean())
-
-
-def test_the_bias_rises_for_idle_experts_and_falls_for_busy_ones():
-    bias = torch.zeros(4)
-    assert update_bias(bias, torch.tensor([8, 4, 0, 4]), 0.5).tolist() == [-0.5, 0, 0.5, 0]
-    assert bias.tolist() == [0, 0, 0, 0]
 
 
 def naive(layer, tokens):
@@ -174,7 +162,7 @@ def test_a_layer_is_the_weighted_sum_of_its_experts(activation):
         assert torch.allclose(one, other, atol=1e-10)
 
 
-def test_experts_without_tokens_have_gradients_of_zero_and_not_none():
+def test_experts_without_tokens_have_gradients_of_zero_and_not_none_and_what_is_dropped_leaves_zeros():
     layer = MoELayer(4, 8, 6, k=1, group=SINGLE)
     layer(torch.randn(1, 4)).sum().backward()
     idle = [e for e in range(6) if e != int(layer.routing.experts)]
@@ -182,6 +170,11 @@ def test_experts_without_tokens_have_gradients_of_zero_and_not_none():
     layer.zero_grad()
     layer(torch.randn(0, 4)).sum().backward()
     assert all((p.grad == 0).all() for p in layer.parameters())
+    layer = MoELayer(4, 8, 2, k=1, capacity_factor=0.5)
+    with torch.no_grad():
+        layer.router.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [-1, 0, 0, 0]]))
+    out = layer(torch.ones(8, 4))  # all for expert 0, which takes ceil(0.5 x 8 / 2) = 2
+    assert (~layer.kept).sum() == 6 and (out[2:] == 0).all() and (out[:2] != 0).any(-1).all()
 
 
 def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
@@ -191,14 +184,6 @@ def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
         with FlopCounterMode(display=False) as counter:
             y.backward()
         assert counter.get_total_flops() == num_products * 2 * 6 * 4 * 8
-
-
-def test_what_is_dropped_leaves_zeros():
-    layer = MoELayer(4, 8, 2, k=1, capacity_factor=0.5)
-    with torch.no_grad():
-        layer.router.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [-1, 0, 0, 0]]))
-    out = layer(torch.ones(8, 4))  # all for expert 0, which takes ceil(0.5 x 8 / 2) = 2
-    assert (~layer.kept).sum() == 6 and (out[2:] == 0).all() and (out[:2] != 0).any(-1).all()
 
 
 @pytest.mark.parametrize("wrong, said", [

@@ -77,25 +77,16 @@ def test_a_driver_s_name_finds_its_device_and_no_other():
     assert facts.reported_as("NVIDIA GeForce GTX 1080") is None
 
 
-def test_wires_sold_to_china_are_slower_and_chips_are_the_same():
-    for sold, instead in (("A800", "A100"), ("H800", "H100")):
+def test_devices_that_belong_together_differ_in_what_the_data_sheets_say_alone():
+    for sold, instead in (("A800", "A100"), ("H800", "H100")):  # to China: slower wires, the same chips
         export, plain = facts.accelerator(sold), facts.accelerator(instead)
         assert export.peak_flops_per_s() == plain.peak_flops_per_s() and export.memory.value == plain.memory.value
         assert interconnect(export.links[0]).one_way.value < interconnect(plain.links[0]).one_way.value
-
-
-def test_a_variant_has_the_share_of_power_that_its_device_has_of_the_data_sheets():
     for variant in facts.hardware.DEVICE_VARIANTS:
         whole = facts.accelerator(variant.name.split()[0]).power
         assert 0 < variant.power_share <= 1 and variant.power_share == variant.device.power.value / whole.value
-
-
-def test_cards_without_nvlink_share_what_their_server_has():
-    for device in facts.ACCELERATORS:
+    for device in facts.ACCELERATORS:  # cards without NVLink share what their server has
         assert (device.cards_per_node > 0) == device.links[0].startswith("PCIe")
-
-
-def test_measured_matrix_products_stay_below_the_data_sheet():
     for measured in facts.MEASURED_MATMUL:
         share = measured.achieved.value * 1e12 / facts.accelerator(measured.device).peak_flops_per_s()
         assert 0.7 < share < 0.9 or measured.device == "MI300X" and 0.5 < share < 0.6
@@ -118,22 +109,16 @@ def test_a_claim_says_what_is_right_and_how_it_went_wrong():
         dataclasses.replace(facts.CLAIMS[0], how="")
 
 
-def test_a_device_among_more_is_never_faster_and_a_fixed_batch_is_dealt_out():
+def test_a_device_among_more_is_never_faster_a_fixed_batch_is_dealt_out_and_layers_are_cut_where_key_heads_can_be():
     for run in MEASURED_THROUGHPUT:
         assert list(run.relative().values()) == sorted(run.relative().values(), reverse=True)
         assert run.tokens.keys() == run.per_device.keys()
         whole = {n * tokens for n, tokens in run.tokens.items()}
         assert len(whole if run.fixed == "batch" else set(run.tokens.values())) == 1
-
-
-def test_where_layers_are_cut_further_each_device_is_slower_and_more_sequences_fit():
-    for runs in facts.SPLIT_RUNS.values():
+    for runs in facts.SPLIT_RUNS.values():  # cut further, each device is slower and more sequences fit
         assert [run.t for run in runs] == [2, 4, 8, 16, 32]
         rates, batches = [run.per_device.value for run in runs], [run.max_batch for run in runs]
         assert rates == sorted(rates, reverse=True) and batches == sorted(batches)
-
-
-def test_well_known_models_were_cut_by_what_divides_their_key_heads():
     for name, t in facts.PUBLISHED_T.items():
         assert facts.model(name).shape.num_kv_heads % t.value == 0
 

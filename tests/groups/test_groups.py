@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from course_lib.groups.exchange import start_all_gather, start_gather, start_red
 from course_lib.groups.gradients import GradientBucket, is_missing, mark_missing, when_complete, write_gradient
 from course_lib.groups.membership import member
 from course_lib.groups.packing import add_up, broadcast, cut_tensors, pack, unpack, unpack_into
-from course_lib.runtime import launch, record_communication
+from course_lib.runtime import record_communication
 from tests.checkpoint import runs
+from tests.ranks import on_ranks
 
-WORLD_SIZES = (1, 2, 3, 4)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -26,41 +27,28 @@ def tensors(seed=0):
     return [torch.randn(shape, generator=generator) for shape in ((2, 3), (), (5,), (0, 4), (1, 2, 2))]
 
 
-def said(attempt):
-    try:
-        attempt()
-    except ValueError as error:
-        return str(error)
-    return "nothing"
-
-
 # Membership
 
+@on_ranks(3)
 def test_a_member_stands_for_its_group_and_none_for_the_world():
-    def body():
-        pairs = [dist.new_group([0, 2]), dist.new_group([1])]
-        me = member(pairs[dist.get_rank() % 2])
-        return (me.n, me.r), member(me) is me, member().n, said(lambda: member("world"))
-
-    for rank, (place, same, world, wrong) in enumerate(launch(body, world_size=3)):
-        assert place == ((1, 0) if rank == 1 else (2, rank // 2)) and same and world == 3
-        assert wrong.startswith("group='world' is not a group: expected None (the world)")
+    rank = dist.get_rank()
+    me = member([dist.new_group([0, 2]), dist.new_group([1])][rank % 2])
+    assert (me.n, me.r) == ((1, 0) if rank == 1 else (2, rank // 2)) and member(me) is me and member().n == 3
+    with pytest.raises(ValueError, match=r"group='world' is not a group: expected None \(the world\)"):
+        member("world")
 
 
 # Packing
 
+@on_ranks(3)
 def test_two_exchanges_between_the_same_neighbours_may_be_under_way_and_an_empty_one_is_not_sent():
-    def body():
-        me = member()
-        right, left = (me.r + 1) % me.n, (me.r - 1) % me.n
-        with record_communication() as log:
-            finish = [me.start_exchange(torch.full((size,), 10.0 * me.r + size), right, torch.empty(size), left)
-                      for size in (0, 1, 2)]
-            return [each().tolist() for each in finish], log.calls("send")
-
-    for r, (arrived, sends) in enumerate(launch(body, world_size=3)):
-        left = (r - 1) % 3
-        assert arrived == [[], [10.0 * left + 1], [10.0 * left + 2] * 2] and sends == 2
+    me = member()
+    right, left = (me.r + 1) % me.n, (me.r - 1) % me.n
+    with record_communication() as log:
+        finish = [me.start_exchange(torch.full((size,), 10.0 * me.r + size), right, torch.empty(size), left)
+                  for size in (0, 1, 2)]
+        assert [each().tolist() for each in finish] == [[], [10.0 * left + 1], [10.0 * left + 2] * 2]
+    assert log.calls("send") == 2
 
 
 def test_unpack_is_the_inverse_of_pack_and_leaves_padding_alone():
@@ -87,101 +75,73 @@ def test_a_message_holds_one_dtype_and_at_most_the_cap_in_the_order_in_which_it_
     assert [[place[id(t)] for t in some] for some in cut_tensors(given, 0)] == [[0], [1], [2], [3], [5], [6]]
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_broadcast_and_add_up_need_one_message_a_dtype_and_one_rank_alone_needs_none_to_broadcast(world_size):
-    def body():
-        mine = tensors(dist.get_rank())
-        with record_communication() as log:
-            broadcast([*mine, torch.zeros(2, dtype=torch.int64)])
-        same, first = [torch.equal(a, b) for a, b in zip(mine, tensors(0))], log.calls("broadcast")
-        mine = tensors(dist.get_rank())
-        with record_communication() as log:
-            add_up(mine, divide_by=dist.get_world_size())
-        everyones = [tensors(rank) for rank in range(dist.get_world_size())]
-        off = max((a - sum(b) / len(b)).abs().max().item() for a, *b in zip(mine, *everyones) if a.numel())
-        return all(same), first, off < 1e-6, log.calls()
-
-    assert launch(body, world_size=world_size) == [(True, 2 * (world_size > 1), True, 1)] * world_size
+@on_ranks(1, 2, 3, 4)
+def test_broadcast_and_add_up_need_one_message_a_dtype_and_one_rank_alone_needs_none_to_broadcast():
+    n, rank = dist.get_world_size(), dist.get_rank()
+    mine = tensors(rank)
+    with record_communication() as log:
+        broadcast([*mine, torch.zeros(2, dtype=torch.int64)])
+    assert all(map(torch.equal, mine, tensors(0))) and log.calls("broadcast") == 2 * (n > 1)
+    mine = tensors(rank)
+    with record_communication() as log:
+        add_up(mine, divide_by=n)
+    for summed, *parts in zip(mine, *map(tensors, range(n))):
+        torch.testing.assert_close(summed, sum(parts) / n)
+    assert log.calls() == 1
 
 
 # Agreement
 
+@on_ranks(3)
 def test_what_one_rank_sees_all_ranks_say_and_facts_come_in_order():
-    def body(wrong):
-        r = dist.get_rank()
-        problem = "no targets" if r in wrong else None
-        now = said(lambda: agree(problem, r))
-        later = said(start_agreement(problem, [r]))
-        return now, later
-
-    def good():
-        r = dist.get_rank()
-        return agree(None, {"rank": r}), start_agreement(None, [r, -r])()
-
+    r = dist.get_rank()
     for wrong, words in (((1,), "at place 1 of the group: no targets"), ((0, 1, 2), "no targets"),
                          ((0, 2), "at places 0, 2 of the group: no targets")):
-        assert launch(body, wrong, world_size=3) == [(words, words)] * 3
-    assert launch(good, world_size=3) == [([{"rank": r} for r in range(3)], [[0, 0], [1, -1], [2, -2]])] * 3
+        problem = "no targets" if r in wrong else None
+        for attempt in (lambda problem=problem: agree(problem, r), start_agreement(problem, [r])):
+            with pytest.raises(ValueError) as refused:
+                attempt()
+            assert str(refused.value) == words
+    assert agree(None, {"rank": r}) == [{"rank": rank} for rank in range(3)]
+    assert start_agreement(None, [r, -r])() == [[0, 0], [1, -1], [2, -2]]
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_ranks_that_hold_the_same_send_eight_bytes_and_others_are_told_the_first_difference(world_size):
-    def body():
-        n, r = dist.get_world_size(), dist.get_rank()
-        with record_communication() as log:
-            require_same(["a", "b"], None, "letters", "the same ones")
-        odd = [said(lambda lines=lines: require_same(lines, None, "letters", "the same ones"))
-               for lines in (["a", "b" if r < n - 1 else "c"], ["a", "b"][:1 + (r == n - 1)])]
-        return log.message_bytes(), odd
-
-    for num_bytes, (other, longer) in launch(body, world_size=world_size):
-        if world_size == 1:
-            assert (num_bytes, other, longer) == (0, "nothing", "nothing")
-        else:
-            assert num_bytes == 8 * world_size
-            last = f"place {world_size - 1} has"
-            assert other == (f"the ranks hold different letters: place 0 has b, {last} c. Expected the same ones on "
-                             "every rank")
-            assert f"place 0 has nothing more, {last} b" in longer
+@on_ranks(1, 2, 3, 4)
+def test_ranks_that_hold_the_same_send_eight_bytes_and_others_are_told_the_first_difference():
+    n, is_last = dist.get_world_size(), dist.get_rank() == dist.get_world_size() - 1
+    with record_communication() as log:
+        require_same(["a", "b"], None, "letters", "the same ones")
+    assert log.message_bytes() == (8 * n if n > 1 else 0)
+    last = f"place {n - 1} has"
+    other = f"the ranks hold different letters: place 0 has b, {last} c. Expected the same ones on every rank"
+    for lines, said in ((["a", "c" if is_last else "b"], other),
+                        (["a", "b"][:1 + is_last], f"place 0 has nothing more, {last} b")):
+        with pytest.raises(ValueError, match=said) if n > 1 else nullcontext():
+            require_same(lines, None, "letters", "the same ones")
 
 
 # Exchange
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_both_halves_of_an_all_reduce_give_its_result_and_send_half_of_its_bytes_each(world_size):
-    def body():
-        me, S = member(), 5
-        flats = [torch.arange(me.n * S, dtype=torch.float32) * (rank + 1) for rank in range(me.n)]
-        average = sum(flats) / me.n
-        found = []
-        for ahead in (None, 1):
-            flat = flats[me.r].clone()
-            with record_communication() as log:
-                start_reduce_scatter(flat, me, tag=3, blocks_ahead=ahead)(flat.chunk(me.n)[me.r])
-                half = log.sent_bytes
-                start_all_gather(flat, me, tag=3)()
-            found.append((torch.allclose(flat, average), half, log.sent_bytes - half))
-        return found
-
-    assert launch(body, world_size=world_size) == [[(True, 4 * 5 * (world_size - 1), 4 * 5 * (world_size - 1))] * 2
-                                                   ] * world_size
+@on_ranks(1, 2, 3, 4)
+def test_both_halves_of_an_all_reduce_give_its_result_and_send_half_of_its_bytes_each():
+    me, S = member(), 5
+    flats = [torch.arange(me.n * S, dtype=torch.float32) * (rank + 1) for rank in range(me.n)]
+    for ahead in (None, 1):
+        flat = flats[me.r].clone()
+        with record_communication() as log:
+            start_reduce_scatter(flat, me, tag=3, blocks_ahead=ahead)(flat.chunk(me.n)[me.r])
+            half = log.sent_bytes
+            start_all_gather(flat, me, tag=3)()
+        assert torch.allclose(flat, sum(flats) / me.n) and half == log.sent_bytes - half == 4 * S * (me.n - 1)
 
 
-def test_what_arrives_in_16_bits_is_added_in_32():
-    def body():
-        flat, out = torch.full((4,), 1.0 + dist.get_rank() / 128).bfloat16(), torch.empty(1)
-        start_reduce_scatter(flat, None, tag=0)(out)
-        return out.item()
-
-    assert launch(body, world_size=4) == [(4 + 6 / 128) / 4] * 4  # 1.01171875 needs more bits than bf16 has
-
-
-def test_several_gathers_are_under_way_at_once_and_each_gives_everyones():
-    def body():
-        finish = [start_gather(torch.tensor([dist.get_rank() + 10 * k])) for k in range(3)]
-        return [[part.item() for part in each()] for each in finish]
-
-    assert launch(body, world_size=3) == [[[0, 1, 2], [10, 11, 12], [20, 21, 22]]] * 3
+@on_ranks(4)
+def test_what_arrives_in_16_bits_is_added_in_32_and_several_gathers_are_under_way_at_once():
+    flat, out = torch.full((4,), 1.0 + dist.get_rank() / 128).bfloat16(), torch.empty(1)
+    start_reduce_scatter(flat, None, tag=0)(out)
+    assert out.item() == (4 + 6 / 128) / 4  # 1.01171875 needs more bits than bf16 has
+    finish = [start_gather(torch.tensor([dist.get_rank() + 10 * k])) for k in range(3)]
+    assert [[part.item() for part in each()] for each in finish] == [[10 * k + r for r in range(4)] for k in range(3)]
 
 
 # Gradients
@@ -210,18 +170,16 @@ def test_a_method_is_called_when_gradients_are_complete_and_does_not_keep_its_ob
 
 
 @pytest.mark.parametrize("layout", runs.LAYOUTS)
+@on_ranks(2)
 def test_what_has_trained_is_freed_with_its_optimiser_and_lets_its_group_go(layout):
-    def body():
-        run = runs.Run(layout)
-        run.step(0)
-        parts = [weakref.ref(part) for part in (run.optimizer, *(run.model if layout == "pp" else [run.model]))]
-        del run
-        gc.collect()
-        group = weakref.ref(dist.group.WORLD)
-        dist.destroy_process_group()
-        return [part() is None for part in parts], group() is None
-
-    assert list(launch(body, world_size=2)) == [([True, True], True)] * 2
+    run = runs.Run(layout)
+    run.step(0)
+    parts = [weakref.ref(part) for part in (run.optimizer, *(run.model if layout == "pp" else [run.model]))]
+    del run
+    gc.collect()
+    group = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    assert [part() for part in (*parts, group)] == [None] * 3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -234,9 +192,9 @@ def test_a_gradient_is_written_as_a_product_to_the_bit_and_without_a_minus_zero(
         assert torch.equal(part, gradient * factor) and not part[-2:].signbit().any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_only_what_no_rank_has_is_missing_from_the_sum(dtype):
-    def body():
+@on_ranks(3)
+def test_only_what_no_rank_has_is_missing_from_the_sum():
+    for dtype in DTYPES:
         parameters = [nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in ((2, 3), (4,), (), (3,))]
         nobodys, everyones, one_ranks, zeros = parameters
         everyones.grad, zeros.grad = torch.ones_like(everyones), torch.full_like(zeros, -0.0)
@@ -246,15 +204,11 @@ def test_only_what_no_rank_has_is_missing_from_the_sum(dtype):
         for parameter in parameters:
             if parameter.grad is not None:
                 bucket.take(parameter, 1 / 3)
-        without = bucket.mark_missing()
+        assert len(bucket.mark_missing()) == [2, 1, 2][dist.get_rank()]
         dist.all_reduce(bucket.gradient)
-        return (len(without), [is_missing(bucket.parts[p]) for p in parameters], bucket.gradient[14:].tolist(),
-                bucket.parts[everyones].double().mean().item())
-
-    results = launch(body, world_size=3)
-    assert [len_without for len_without, *_ in results] == [2, 1, 2]
-    for _, missing, padding, mean in results:
-        assert missing == [True, False, False, False] and padding == [0, 0] and mean == pytest.approx(1, rel=1e-2)
+        assert [is_missing(bucket.parts[p]) for p in parameters] == [True, False, False, False]
+        assert bucket.gradient[14:].tolist() == [0, 0]  # padding
+        assert bucket.parts[everyones].double().mean().item() == pytest.approx(1, rel=1e-2)
 
 
 def test_a_mark_is_as_good_as_a_zero_and_nothing_else_looks_like_it():

@@ -9,6 +9,7 @@ from course_lib.pictures.palette import PAPER, RANK_COLOURS, contrast, ink_on, m
 from course_lib.pictures.parts import axis, bars, legend, round_ticks
 from course_lib.pictures.roles import ROLES, on_white, style_sheet
 from course_lib.pictures.scene import Mark, Scene, Sheet, width_of
+from course_lib.pictures.units import gigabytes, human_bytes, human_seconds, mebibytes
 
 
 def scene_of(sheet, height=100):
@@ -43,14 +44,11 @@ def test_a_tint_lightens_and_later_marks_lie_on_earlier_ones():
     assert colour_at(figure, 145, 40) == mix(on_white(ROLES["backward"].fill), 0.5)
 
 
-def test_words_can_be_told_from_white_paper_and_from_the_colours_of_ranks():
+def test_words_can_be_told_from_paper_and_ranks_and_every_role_has_a_rule_whose_variables_are_set():
     for name, role in ROLES.items():
         assert not role.size or name == "on dark" or contrast(on_white(role.fill), PAPER) >= 4.5, name
     for colour in RANK_COLOURS:
         assert contrast(ink_on(colour).replace("white", PAPER), colour) >= 4.5, colour
-
-
-def test_every_role_has_a_rule_in_the_style_sheet_and_every_variable_of_it_is_set():
     sheet = style_sheet(".widget", ".dark .widget")
     assert all(f".role-{name.replace(' ', '-')} " in sheet for name in ROLES)
     used = {part.split(")")[0] for part in sheet.split("var(--")[1:] if not part.startswith("jp-")}
@@ -94,3 +92,13 @@ def test_parts_are_marks_with_keys_of_their_own():
 def test_ticks_are_round_and_cover_the_axis(end):
     at = round_ticks(end)
     assert at[0] == 0 and 5 <= len(at) <= 14 and at[-1] <= end < at[-1] + 2 * at[1]
+
+
+def test_bytes_have_a_decimal_unit_those_that_are_compared_one_unit_and_times_three_figures():
+    assert [human_bytes(size) for size in (0, 999, 1000, 882_200, 15e6, 2e12)] == [
+        "0 B", "999 B", "1.0 kB", "882.2 kB", "15.0 MB", "2000.0 GB"]
+    assert [gigabytes(size) for size in (0, 1.75e9, 14e9, 2794e9)] == ["0 GB", "1.75 GB", "14 GB", "2,794 GB"]
+    assert [mebibytes(size) for size in (3 * 2**18, 25 * 2**20, 154_389_504, 6_230_444_800)] == [
+        "768 KiB", "25 MiB", "147 MiB", "5,942 MiB"]
+    assert [human_seconds(s) for s in (0, 1.6e-5, 0.000_38, 0.000_999_8, 0.0163, 81.04, 0.99996, 250.2, 1234.0)] == [
+        "0 s", "16 µs", "380 µs", "1 ms", "16.3 ms", "81 s", "1 s", "250 s", "1234 s"]

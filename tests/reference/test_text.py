@@ -32,60 +32,38 @@ def test_rows_are_dealt_as_tensor_split_deals_them(world_size, rows):
     assert [len(inputs) for inputs, _ in shards(0, world_size, batch_size=10)] == rows
 
 
-def test_targets_are_inputs_shifted_by_one():
-    inputs, targets = batches(5, tokens=ALPHABET, batch_size=32, sequence_length=20)
-    assert inputs.shape == targets.shape == (32, 20)
-    assert inputs.dtype == targets.dtype == torch.int64
-    assert torch.equal(targets, inputs + 1)
-
-
-def test_the_same_step_and_seed_always_give_the_same_batch_and_others_another():
-    batch = batches(3, 1, 2, seed=7)[0]
-    torch.manual_seed(123)
-    assert torch.equal(batches(3, 1, 2, seed=7)[0], batch)
-    others = [batches(4, 1, 2, seed=7), batches(3, 0, 2, seed=7), batches(3, 1, 2, seed=8), batches(7, 1, 2, seed=3)]
-    assert not any(torch.equal(other, batch) for other, _ in others)
-
-
-def test_drawing_a_batch_leaves_the_random_state_alone():
-    before = torch.get_rng_state()
-    batches(0)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_training_and_held_out_text_do_not_overlap_and_all_of_both_is_used():
-    seen = {
-        split: {
-            token
-            for step in range(200)
-            for part in batches(step, tokens=ALPHABET, split=split, sequence_length=20)
-            for token in part.unique().tolist()
-        }
-        for split in ("train", "held_out")
-    }
-    assert seen == {"train": set(range(900)), "held_out": set(range(900, 1000))}
-
-
-def test_held_out_rows_are_spread_from_the_first_held_out_token_to_the_last():
-    inputs, targets = held_out_rows(7, 20, ALPHABET)
-    assert torch.equal(targets, inputs + 1)
+def test_targets_are_inputs_shifted_by_one_and_held_out_rows_are_spread_from_the_first_token_to_the_last():
+    for inputs, targets in (batches(5, tokens=ALPHABET, batch_size=32, sequence_length=20),
+                            held_out_rows(32, 20, ALPHABET)):
+        assert inputs.shape == (32, 20) and inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(targets, inputs + 1)
     assert inputs[0, 0] == 900 and targets[-1, -1] == 999
     assert held_out_rows(1, 20, ALPHABET)[0].shape == (1, 20)
 
 
-def test_no_paragraph_of_the_held_out_text_stands_in_the_training_text():
+def test_the_same_step_and_seed_always_give_the_same_batch_and_others_another_whatever_else_is_drawn():
+    batch = batches(3, 1, 2, seed=7)[0]
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    assert torch.equal(batches(3, 1, 2, seed=7)[0], batch) and torch.equal(torch.get_rng_state(), before)
+    others = [batches(4, 1, 2, seed=7), batches(3, 0, 2, seed=7), batches(3, 1, 2, seed=8), batches(7, 1, 2, seed=3)]
+    assert not any(torch.equal(other, batch) for other, _ in others)
+
+
+def test_training_and_held_out_text_do_not_overlap_and_all_of_both_is_used():
+    for split, tokens in (("train", range(900)), ("held_out", range(900, 1000))):
+        parts = [torch.cat(batches(step, tokens=ALPHABET, split=split, sequence_length=20)) for step in range(200)]
+        assert torch.cat(parts).unique().tolist() == list(tokens)
+
+
+def test_the_text_is_english_and_no_paragraph_of_its_held_out_part_stands_in_the_training_text():
+    text = bytes(load_text().tolist()).decode()
+    assert len(text) > 200_000 and text.count(" the ") > 2_000
     train, held_out = (bytes(part.tolist()).decode(errors="replace") for part in split_text(load_text()))
     train = " ".join(train.split())
     paragraphs = [" ".join(paragraph.split()) for paragraph in held_out.split("\n\n")]
     sentences = [paragraph for paragraph in paragraphs if len(paragraph) > 60]
-    assert len(sentences) > 50
-    assert not [sentence for sentence in sentences if sentence in train]
-
-
-def test_the_text_is_english():
-    text = bytes(load_text().tolist()).decode()
-    assert len(text) > 200_000
-    assert text.count(" the ") > 2_000
+    assert len(sentences) > 50 and not [sentence for sentence in sentences if sentence in train]
 
 
 def test_another_process_draws_the_same_batch_and_importing_loads_neither_the_text_nor_matplotlib():
@@ -97,74 +75,56 @@ def test_another_process_draws_the_same_batch_and_importing_loads_neither_the_te
     assert printed == f"set() {batches(9)[0].tolist()}\n"
 
 
-@pytest.mark.parametrize(
-    "tokens, nats", [([5] * 8, 0.0), ([0, 1, 2, 3] * 5, math.log(4)), ([0, 0, 0, 1], math.log(4) - 0.75 * math.log(3))]
-)
+@pytest.mark.parametrize("tokens, nats", [([5] * 8, 0.0), ([0, 1, 2, 3] * 5, math.log(4)),
+                                          ([0, 0, 0, 1], math.log(4) - 0.75 * math.log(3))])
 def test_unigram_entropy_equals_the_formula(tokens, nats):
     assert unigram_entropy(torch.tensor(tokens)) == pytest.approx(nats, abs=1e-12)
 
 
-def test_a_readers_own_file_is_read_byte_by_byte(tmp_path):
-    file = tmp_path / "poem.txt"
-    file.write_bytes("Übermut\r\n".encode() * 200)
-    tokens = load_text(file)
-    assert bytes(tokens.tolist()) == file.read_bytes()
-    assert torch.equal(load_text(str(file)), tokens)
-    assert batches(0, tokens=tokens)[0].shape == (16, 64)
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (None, "which is not found from"),
-        ("directory", "which is not a file"),
-        (b"", "which is empty"),
-        (b"x" * 649, r"\(649 bytes\) is too short for sequence_length=65: .* 66 tokens each, 660 in all"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_refused_by_its_path(tmp_path, content, message):
-    file = tmp_path / "book.txt"
-    if content == "directory":
-        file.mkdir()
-    elif content is not None:
-        file.write_bytes(content)
+@pytest.mark.parametrize("write, message", [
+    (lambda file: None, "which is not found from"),
+    (lambda file: file.mkdir(), "which is not a file"),
+    (lambda file: file.write_bytes(b""), "which is empty"),
+    (lambda file: file.write_bytes(b"x" * 649),
+     r"\(649 bytes\) is too short for sequence_length=65: .* 66 tokens each, 660 in all"),
+])
+def test_a_file_that_cannot_be_used_is_refused_by_its_path(tmp_path, write, message):
+    write(tmp_path / "book.txt")
     with pytest.raises(ValueError, match=message) as caught:
-        load_text(file, sequence_length=65)
-    assert str(file) in str(caught.value)
+        load_text(tmp_path / "book.txt", sequence_length=65)
+    assert str(tmp_path / "book.txt") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"rank": 4, "world_size": 4}, "got rank=4, world_size=4"),
-        ({"rank": -1}, "got rank=-1, world_size=1"),
-        ({"world_size": 0}, "got rank=0, world_size=0"),
-        ({"world_size": 3, "batch_size": 2}, "at least world_size, got batch_size=2, world_size=3"),
-        ({"batch_size": 0}, "got batch_size=0, world_size=1"),
-        ({"step": -1}, "got step=-1"),
-        ({"seed": -1}, "seed=-1"),
-        ({"sequence_length": 0}, "sequence_length=0"),
-        ({"split": "test"}, r"split must be one of \('train', 'held_out'\), got 'test'"),
-        ({"tokens": "book.txt"}, r"as load_text\(path\) returns, got 'book.txt'"),
-        ({"tokens": torch.zeros(3, 4)}, r"got torch.float32 of shape \(3, 4\)"),
-        ({"tokens": torch.zeros(0, dtype=torch.uint8)}, r"got torch.uint8 of shape \(0,\)"),
-        ({"tokens": ALPHABET, "sequence_length": 900}, r"1,000 tokens\) is too short for sequence_length=900"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"rank": 4, "world_size": 4}, "got rank=4, world_size=4"),
+    ({"rank": -1}, "got rank=-1, world_size=1"),
+    ({"world_size": 0}, "got rank=0, world_size=0"),
+    ({"world_size": 3, "batch_size": 2}, "at least world_size, got batch_size=2, world_size=3"),
+    ({"batch_size": 0}, "got batch_size=0, world_size=1"),
+    ({"step": -1}, "got step=-1"),
+    ({"seed": -1}, "seed=-1"),
+    ({"sequence_length": 0}, "sequence_length=0"),
+    ({"split": "test"}, r"split must be one of \('train', 'held_out'\), got 'test'"),
+    ({"tokens": "book.txt"}, r"as load_text\(path\) returns, got 'book.txt'"),
+    ({"tokens": torch.zeros(3, 4)}, r"got torch.float32 of shape \(3, 4\)"),
+    ({"tokens": torch.zeros(0, dtype=torch.uint8)}, r"got torch.uint8 of shape \(0,\)"),
+    ({"tokens": ALPHABET, "sequence_length": 900}, r"1,000 tokens\) is too short for sequence_length=900"),
+])
 def test_a_batch_that_does_not_exist_is_refused_with_what_was_given(arguments, message):
     with pytest.raises(ValueError, match=message):
         batches(**{"step": 0, **arguments})
 
 
-def test_a_text_named_in_the_environment_stands_for_the_topics_everywhere(tmp_path, monkeypatch):
-    file = tmp_path / "other.txt"
-    file.write_bytes(b"another text " * 500)
-    topics = load_text()
+def test_a_readers_own_file_is_read_byte_by_byte_and_named_in_the_environment_stands_for_the_topics(
+        tmp_path, monkeypatch):
+    file, topics = tmp_path / "other.txt", load_text()
+    file.write_bytes("ein Übermut\r\n".encode() * 500)
+    assert bytes(load_text(file)) == bytes(load_text(str(file))) == file.read_bytes()
+    assert batches(0, tokens=load_text(file))[0].shape == (16, 64)
     monkeypatch.setenv("COURSE_TEXT", str(file))
     assert bytes(load_text()) == file.read_bytes() and not torch.equal(load_text(), topics)
-    inputs, _ = batches(0, batch_size=4, sequence_length=16)
-    assert all(bytes(row.to(torch.uint8)) in file.read_bytes() for row in inputs)
-    assert bytes(held_out_rows(2, 16)[0][0].to(torch.uint8)) in file.read_bytes()
+    for rows in (batches(0, batch_size=4, sequence_length=16)[0], held_out_rows(2, 16)[0]):
+        assert all(bytes(row.to(torch.uint8)) in file.read_bytes() for row in rows)
     monkeypatch.setenv("COURSE_TEXT", str(tmp_path / "missing.txt"))
     with pytest.raises(ValueError, match="missing.txt"):
         batches(0, batch_size=4)

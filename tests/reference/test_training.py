@@ -46,25 +46,14 @@ def default_run() -> TrainingLog:
     return train(GPT(GPTConfig()))
 
 
-def test_the_default_run_brings_held_out_loss_below_the_unigram_entropy(default_run):
+def test_the_default_run_brings_held_out_loss_below_the_unigram_entropy_and_travels_from_a_rank_unchanged(default_run):
     everything, held_out = load_text(), split_text(load_text())[1]
     assert default_run.unigram_entropy == unigram_entropy(held_out)
     assert default_run.held_out_before == pytest.approx(math.log(256), abs=0.3)
     assert default_run.held_out_after < min(unigram_entropy(everything), unigram_entropy(held_out)) - 0.1
     assert default_run.learned_from_context
-
-
-def test_the_log_counts_steps_and_tokens_and_travels_from_a_rank_unchanged(default_run):
     assert (len(default_run.losses), default_run.tokens_seen) == (60, 60 * 16 * 64)
     assert pickle.loads(pickle.dumps(default_run)) == default_run
-
-
-def test_the_log_draws_itself_and_says_in_words_what_is_the_same_everywhere(default_run):
-    bundle = default_run._repr_mimebundle_(include=None, exclude=None)
-    assert bundle["image/png"].startswith(PNG_SIGNATURE) and b"Software" not in bundle["image/png"]
-    assert bundle["image/png"] == default_run._repr_mimebundle_()["image/png"]
-    words = "TrainingLog: 60 steps, 61,440 tokens; held-out loss below the unigram entropy of the text"
-    assert bundle["text/plain"] == repr(default_run) == words
 
 
 def test_the_picture_shows_every_loss_and_the_held_out_ones_at_their_steps_beside_the_entropy(default_run, monkeypatch):
@@ -79,14 +68,15 @@ def test_the_picture_shows_every_loss_and_the_held_out_ones_at_their_steps_besid
     assert len(axes.lines) == 2 and not axes.texts
 
 
-def test_a_run_that_learned_nothing_from_context_says_so():
+def test_the_log_draws_itself_and_says_in_words_what_is_the_same_everywhere(default_run):
+    bundle = default_run._repr_mimebundle_(include=None, exclude=None)
+    assert bundle["image/png"].startswith(PNG_SIGNATURE) and b"Software" not in bundle["image/png"]
+    assert bundle["image/png"] == default_run._repr_mimebundle_()["image/png"]
+    words = "TrainingLog: 60 steps, 61,440 tokens; held-out loss below the unigram entropy of the text"
+    assert bundle["text/plain"] == repr(default_run) == words
     log = TrainingLog(losses=(3.5,), unigram_entropy=3.2, tokens_seen=64, held_out_before=5.5, held_out_after=3.4)
-    assert not log.learned_from_context
+    assert not log.learned_from_context and log._headline().startswith("Not yet learned from context")
     assert repr(log).endswith("held-out loss not below the unigram entropy of the text")
-    assert log._headline().startswith("Not yet learned from context")
-
-
-def test_a_run_without_evaluation_has_no_held_out_loss_and_still_draws():
     log = train(tiny_model(), steps=2, held_out=False)
     assert log.held_out_before is None and log.held_out_after is None
     assert repr(log) == "TrainingLog: 2 steps, 512 tokens"
@@ -94,60 +84,33 @@ def test_a_run_without_evaluation_has_no_held_out_loss_and_still_draws():
     assert log._repr_mimebundle_()["image/png"].startswith(PNG_SIGNATURE)
 
 
-def test_the_same_seed_gives_the_same_bits():
-    models = [tiny_model(), tiny_model()]
-    logs = [train(model, steps=5) for model in models]
-    assert logs[0] == logs[1]
-    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert train(tiny_model(), steps=5, seed=1).losses != logs[0].losses
-
-
-def test_the_loop_is_plain_adamw():
-    by_hand = tiny_model()
+@pytest.mark.parametrize("rank, world_size", [(0, 1), (2, 3)])
+def test_the_loop_is_plain_adamw_on_the_ranks_rows_from_the_same_seed_to_the_bit(rank, world_size):
+    by_hand, ours, losses = tiny_model(), tiny_model(), []
     optimizer = torch.optim.AdamW(by_hand.parameters(), lr=1e-3, betas=(0.9, 0.95))
-    losses = []
     for step in range(3):
-        loss = by_hand(*batches(step, sequence_length=16))[1]
+        loss = by_hand(*batches(step, rank, world_size, batch_size=4, sequence_length=16))[1]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert train(tiny_model(), steps=3).losses == tuple(losses)
+    how = {"steps": 3, "batch_size": 4, "rank": rank, "world_size": world_size}
+    log = train(ours, **how)
+    assert log.losses == tuple(losses) and all(map(torch.equal, by_hand.parameters(), ours.parameters()))
+    assert train(tiny_model(), **how, seed=1).losses != log.losses
+    shipped = cloudpickle.loads(cloudpickle.dumps(lambda: train(tiny_model(), **how)))  # as to a rank
+    assert shipped() == log and train(Wrapper(tiny_model()), **how) == log
 
 
-def shard_gradients(world_size: int, batch_size: int) -> list[list[torch.Tensor]]:
-    """What `.grad` holds on each rank when `after_backward` runs in step 0."""
-    gradients = []
-    for rank in range(world_size):
-        train(
-            tiny_model(),
-            steps=1,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            held_out=False,
-            after_backward=lambda model: gradients.append([p.grad.clone() for p in model.parameters()]),
-        )
-    return gradients
+class Wrapper(nn.Module):
+    """Keeps the model in `module`."""
 
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_average_of_the_ranks_gradients_is_that_of_the_whole_batch_when_shards_are_even(world_size):
-    whole = shard_gradients(1, batch_size=12)[0]
-    parts = shard_gradients(world_size, batch_size=12)
-    for expected, *shards in zip(whole, *parts, strict=True):
-        torch.testing.assert_close(sum(shards) / world_size, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_uneven_shards_must_be_weighted_by_their_rows():
-    whole = shard_gradients(1, batch_size=4)[0]
-    parts = shard_gradients(3, batch_size=4)  # 2, 1 and 1 rows
-    plain_is_wrong = False
-    for expected, a, b, c in zip(whole, *parts, strict=True):
-        torch.testing.assert_close((2 * a + b + c) / 4, expected, rtol=1e-5, atol=1e-6)
-        plain_is_wrong |= not torch.allclose((a + b + c) / 3, expected, rtol=1e-2, atol=1e-4)
-    assert plain_is_wrong
+    def forward(self, *arguments):
+        return self.module(*arguments)
 
 
 def test_what_after_backward_writes_into_the_gradients_is_what_the_update_uses():
@@ -163,23 +126,6 @@ def test_what_after_backward_writes_into_the_gradients_is_what_the_update_uses()
     train(frozen, steps=3, after_backward=no_gradient)
     assert calls == [frozen] * 3
     assert all(torch.equal(start[name], value) for name, value in frozen.state_dict().items())
-
-
-def test_a_function_that_trains_can_be_shipped_to_a_rank():
-    shipped = cloudpickle.loads(cloudpickle.dumps(lambda: train(tiny_model(), steps=1)))
-    assert shipped() == train(tiny_model(), steps=1)
-
-
-def test_a_wrapper_that_keeps_the_model_in_module_trains_like_the_model():
-    class Wrapper(nn.Module):
-        def __init__(self, module: nn.Module):
-            super().__init__()
-            self.module = module
-
-        def forward(self, *arguments):
-            return self.module(*arguments)
-
-    assert train(Wrapper(tiny_model()), steps=2) == train(tiny_model(), steps=2)
 
 
 def test_evaluation_is_repeatable_and_leaves_no_trace():
@@ -208,34 +154,28 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step():
         train(tiny_model(), steps=3, after_backward=break_third_step)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"rank": 2, "world_size": 2}, "got rank=2, world_size=2"),
-        ({"tokens": torch.full((500,), 256)}, "below the model's vocab_size=256, got a token 256"),
-        ({"tokens": torch.zeros(160, dtype=torch.uint8)}, "too short for sequence_length=16"),
-        ({"model": nn.Linear(2, 2)}, r"model must be a GPT, or a wrapper .* got Linear"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"steps": 0}, "steps must be at least 1, got 0"),
+    ({"rank": 2, "world_size": 2}, "got rank=2, world_size=2"),
+    ({"tokens": torch.full((500,), 256)}, "below the model's vocab_size=256, got a token 256"),
+    ({"tokens": torch.zeros(160, dtype=torch.uint8)}, "too short for sequence_length=16"),
+    ({"model": nn.Linear(2, 2)}, r"model must be a GPT, or a wrapper .* got Linear"),
+])
 def test_a_run_that_cannot_be_is_refused_with_what_was_given(arguments, message):
     with pytest.raises(ValueError, match=message):
         train(**{"model": tiny_model(), **arguments})
 
 
-def test_progress_is_shown_by_rank_0_alone(capsys, monkeypatch):
+def test_progress_is_shown_by_rank_0_alone_and_nowhere_where_output_is_compared(capsys, monkeypatch):
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     monkeypatch.delenv("COURSE_LIB_STABLE_OUTPUT", raising=False)
-    train(tiny_model(), steps=2, batch_size=2, held_out=False)
+    short = {"steps": 2, "batch_size": 2, "held_out": False}
+    train(tiny_model(), **short)
     assert "loss=5." in capsys.readouterr().err
-    train(tiny_model(), steps=2, batch_size=2, held_out=False, rank=1, world_size=2)
-    train(tiny_model(), steps=2, batch_size=2, held_out=False, progress=False)
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("variable", ["COURSE_LIB_STABLE_OUTPUT", "PYTEST_CURRENT_TEST"])
-def test_nothing_is_printed_where_output_is_compared(capsys, monkeypatch, variable):
-    monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    monkeypatch.setenv(variable, "1")
-    train(tiny_model(), steps=2, batch_size=2, held_out=False)
+    train(tiny_model(), **short, rank=1, world_size=2)
+    train(tiny_model(), **short, progress=False)
+    for variable in ("COURSE_LIB_STABLE_OUTPUT", "PYTEST_CURRENT_TEST"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "1")
+            train(tiny_model(), **short)
     assert capsys.readouterr() == ("", "")

@@ -21,41 +21,28 @@ from course_lib.sequence_parallel import (
 )
 from course_lib.sequence_parallel.tiles import KeyBlock, cut_tiles
 from tests.groups.mistakes import answers
+from tests.ranks import on_ranks
 from tests.sequence_parallel.cases import Case, cases, in_one_process, run, whole
 
-PROBLEM_LIMIT = 3
+
+@on_ranks(1, 2, 3, 4)
+def test_results_gradients_and_bytes_are_torchs_and_the_formulas_and_sixteen_bits_are_added_up_in_thirty_two():
+    dtypes = (torch.float64, torch.float32, torch.bfloat16) if dist.get_world_size() == 2 else (torch.float64,)
+    assert not run(list(cases(dtypes)))[:3]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_results_gradients_and_bytes_are_torchs_and_the_formulas(world_size):
-    drawn = list(cases() if world_size == 2 else cases((torch.float64,)))
-    problems = [problem for of_rank in launch(run, drawn, world_size=world_size) for problem in of_rank]
-    assert not problems, "\n".join(problems[:PROBLEM_LIMIT])
-
-
-def test_sixteen_bits_are_added_up_in_thirty_two():
-    drawn = list(cases((torch.bfloat16,)))
-    problems = [problem for of_rank in launch(run, drawn, world_size=2) for problem in of_rank]
-    assert not problems, "\n".join(problems[:PROBLEM_LIMIT])
-
-
+@on_ranks(2)
 def test_rows_of_many_tiles_of_odd_lengths_are_exact():
-    def body():
-        found = []
+    for layout in ("contiguous", "striped", "zigzag"):
+        case = Case(layout, 4, True)
+        tensors, positions = whole(case, 68), local_positions(68, None, layout)
+        q, k, v, gradient = (x[:, :, positions].clone() for x in tensors)
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
         with patch.object(tiles, "TILE_ROWS", 3):
-            for layout in ("contiguous", "striped", "zigzag"):
-                case = Case(layout, 4, True)
-                tensors = whole(case, 68)
-                positions = local_positions(68, None, layout)
-                q, k, v, gradient = (x[:, :, positions].clone() for x in tensors)
-                q, k, v = (x.requires_grad_() for x in (q, k, v))
-                out = ring_attention(q, k, v, layout=layout)
-                given = out, *torch.autograd.grad(out, (q, k, v), gradient)
-                found += [(a - b[:, :, positions]).abs().max().item() for a, b in
-                          zip(given, in_one_process(case, tensors))]
-        return max(found)
-
-    assert max(launch(body, world_size=2)) < 1e-12
+            out = ring_attention(q, k, v, layout=layout)
+            given = out, *torch.autograd.grad(out, (q, k, v), gradient)
+        for a, b in zip(given, in_one_process(case, tensors)):
+            assert (a - b[:, :, positions]).abs().max() < 1e-12, layout
 
 
 def test_blocks_may_come_in_any_order_after_the_first():
@@ -74,35 +61,31 @@ def test_blocks_may_come_in_any_order_after_the_first():
         torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
+@on_ranks(3)
 def test_the_next_block_is_on_its_way_while_this_one_is_used():
-    def body():
-        happened, exchange, add = [], Member.start_exchange, OnlineSoftmax.add
+    happened, exchange, add = [], Member.start_exchange, OnlineSoftmax.add
 
-        def start(self, *arguments):
-            happened.append("start")
-            finish = exchange(self, *arguments)
-            return lambda: (happened.append("wait"), finish())[1]
+    def start(self, *arguments):
+        happened.append("start")
+        finish = exchange(self, *arguments)
+        return lambda: (happened.append("wait"), finish())[1]
 
-        def compute(self, block):
-            happened.append("compute")
-            add(self, block)
+    def compute(self, block):
+        happened.append("compute")
+        add(self, block)
 
-        with patch.object(Member, "start_exchange", start), patch.object(OnlineSoftmax, "add", compute):
-            ring_attention(*(torch.randn(1, 1, 4, 2) for _ in range(3)))
-        return happened
-
-    assert launch(body, world_size=3) == [["start", "compute", "wait"] * 2 + ["compute"]] * 3
+    with patch.object(Member, "start_exchange", start), patch.object(OnlineSoftmax, "add", compute):
+        ring_attention(*(torch.randn(1, 1, 4, 2) for _ in range(3)))
+    assert happened == ["start", "compute", "wait"] * 2 + ["compute"]
 
 
+@on_ranks(4)
 def test_a_message_goes_to_the_right_neighbour_and_nobody_gathers():
-    def body():
-        q = torch.randn(1, 2, 4, 2, requires_grad=True)
-        with record_communication() as log:
-            ring_attention(q, q, q).sum().backward()
-        right = (dist.get_rank() + 1) % dist.get_world_size()
-        return {event.op for event in log.events}, {e.peer for e in log.events if e.op == "send"} == {right}
-
-    assert launch(body, world_size=4) == [({"send", "recv"}, True)] * 4
+    q = torch.randn(1, 2, 4, 2, requires_grad=True)
+    with record_communication() as log:
+        ring_attention(q, q, q).sum().backward()
+    assert {event.op for event in log.events} == {"send", "recv"}
+    assert {e.peer for e in log.events if e.op == "send"} == {(dist.get_rank() + 1) % 4}
 
 
 def pairs_computed(layout, world_size, num_tokens):
@@ -175,15 +158,10 @@ def test_what_cannot_be_attended_to_is_refused_with_what_was_expected(snapshot):
     assert first == second == snapshot
 
 
+@on_ranks(2)
 def test_under_autocast_attention_is_computed_in_its_dtype():
-    def body():
-        q = torch.randn(1, 4, 8, 4, requires_grad=True)
-        found = []
-        for attend in (ring_attention, ulysses_attention):
-            with torch.autocast("cpu", torch.bfloat16):
-                out = attend(q, q, q)
-            gradient, = torch.autograd.grad(out.float().sum(), q)
-            found += [out.dtype, gradient.dtype]
-        return found
-
-    assert launch(body, world_size=2) == [[torch.bfloat16, torch.float32] * 2] * 2
+    q = torch.randn(1, 4, 8, 4, requires_grad=True)
+    for attend in (ring_attention, ulysses_attention):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = attend(q, q, q)
+        assert (out.dtype, torch.autograd.grad(out.float().sum(), q)[0].dtype) == (torch.bfloat16, torch.float32)

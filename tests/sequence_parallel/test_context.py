@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.reference import GPT, GPTConfig
-from course_lib.runtime import launch, record_memory
+from course_lib.runtime import record_memory
 from course_lib.sequence_parallel import (
     activation_bytes_per_layer,
     context_parallel,
@@ -20,6 +20,7 @@ from course_lib.sequence_parallel import (
     ulysses_attention,
 )
 from course_lib.why_distribute import shape_of
+from tests.ranks import on_ranks
 
 CONFIG = GPTConfig(num_layers=2, hidden_size=24, num_heads=12, vocab_size=29, sequence_length=48)
 
@@ -38,19 +39,18 @@ def batch(number, padded=False):
     return tokens, targets
 
 
-def steps(model, run, num_steps, padded):
-    """Losses of some steps of AdamW, and the gradients of the first and parameters after the last."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for number in range(num_steps):
+def steps(model, run, padded):
+    """Losses of five steps of AdamW, the gradients of the first and parameters after the last."""
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for number in range(5):
         optimizer.zero_grad()
         loss = run(model, *batch(number, padded))
         loss.backward()
-        losses.append(loss.item())
+        losses.append(loss.detach())
         if number == 0:
             gradients = [p.grad.clone() for p in model.parameters()]
         optimizer.step()
-    return losses, gradients, [p.detach() for p in model.parameters()]
+    return losses + gradients, [p.detach() for p in model.parameters()]
 
 
 def alone(model, tokens, targets):
@@ -58,73 +58,32 @@ def alone(model, tokens, targets):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
 
-def on_ranks(layout, dtype, padded, recomputed):
-    positions = local_positions(48, None, "contiguous" if layout == "ulysses" else layout)
-    attention = ulysses_attention if layout == "ulysses" else partial(ring_attention, layout=layout)
-    model = start(dtype)
-    if recomputed:
-        for block in model.blocks:
+@on_ranks(1, 2, 3, 4)
+def test_five_steps_of_a_gpt_are_those_of_one_process_and_logits_come_back_in_the_order_of_the_row():
+    for layout, dtype, padded, recomputed in {
+            1: [("zigzag", torch.float64, False, None)], 2: [("zigzag", torch.float64, True, "full")],
+            3: [("striped", torch.float64, False, "selective"), ("zigzag", torch.float32, False, None)],
+            4: [(layout, torch.float64, True, None) for layout in ("zigzag", "contiguous", "ulysses")],
+    }[dist.get_world_size()]:
+        of_ring = "contiguous" if layout == "ulysses" else layout
+        positions = local_positions(48, None, of_ring)
+        attention = ulysses_attention if layout == "ulysses" else partial(ring_attention, layout=layout)
+
+        def run(model, tokens, targets, positions=positions):
+            return context_parallel_loss(model(tokens[:, positions])[0], targets[:, positions])
+
+        model = start(dtype)
+        for block in model.blocks if recomputed else ():
             block.forward = recompute(block.forward, recomputed)
-    model = DistributedDataParallel(context_parallel(model, attention, positions))
-
-    def run(model, tokens, targets):
-        return context_parallel_loss(model(tokens[:, positions])[0], targets[:, positions])
-
-    return steps(model, run, 5, padded)
-
-
-@pytest.mark.parametrize("layout, world_size, dtype, padded, recomputed", [
-    ("zigzag", 1, torch.float64, False, None), ("zigzag", 2, torch.float64, True, "full"),
-    ("zigzag", 4, torch.float64, True, None), ("striped", 3, torch.float64, False, "selective"),
-    ("contiguous", 4, torch.float64, True, None), ("ulysses", 4, torch.float64, True, None),
-    ("zigzag", 3, torch.float32, False, None)])
-def test_five_steps_of_a_gpt_are_those_of_one_process(layout, world_size, dtype, padded, recomputed):
-    losses, gradients, parameters = steps(start(dtype), alone, 5, padded)
-    limit = 1e-10 if dtype == torch.float64 else 1e-5
-    for of_losses, of_gradients, of_parameters in launch(on_ranks, layout, dtype, padded, recomputed,
-                                                         world_size=world_size):
-        assert of_losses == pytest.approx(losses, rel=limit)
-        torch.testing.assert_close(of_gradients, gradients, rtol=limit, atol=limit)
+        model = context_parallel(model, attention, positions)
+        limit = {"rtol": 1e-10, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+        logits = gather_tokens(model(batch(0)[0][:, positions])[0].detach(), 1, None, of_ring)
+        torch.testing.assert_close(logits, start(dtype)(batch(0)[0])[0].detach(), **limit)
+        found, parameters = steps(DistributedDataParallel(model), run, padded)
+        expected, parameters_alone = steps(start(dtype), alone, padded)
+        torch.testing.assert_close(found, expected, **limit)
         if dtype == torch.float64:
-            torch.testing.assert_close(of_parameters, parameters, rtol=1e-8, atol=1e-8)
-
-
-def test_logits_come_back_in_the_order_of_the_row():
-    def body():
-        positions = local_positions(48)
-        model = context_parallel(start(torch.float64), ring_attention, positions)
-        return gather_tokens(model(batch(0)[0][:, positions])[0].detach(), 1)
-
-    expected = start(torch.float64)(batch(0)[0])[0]
-    for logits in launch(body, world_size=2):
-        torch.testing.assert_close(logits, expected, rtol=1e-10, atol=1e-10)
-
-
-def test_a_mean_over_the_ranks_means_is_wrong_where_tokens_that_count_are_unequally_many():
-    def body(padded):
-        positions, (_, targets) = local_positions(48), batch(0, padded)
-        logits = torch.randn(2, 48, CONFIG.vocab_size, generator=torch.Generator().manual_seed(3))
-        mine = targets[:, positions]
-        naive = torch.nn.functional.cross_entropy(logits[:, positions].flatten(0, 1), mine.flatten())
-        dist.all_reduce(naive, dist.ReduceOp.SUM)
-        right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss = context_parallel_loss(logits[:, positions], mine)
-        return (naive / dist.get_world_size() - right).abs().item(), (loss - right).abs().item()
-
-    assert all(naive < 1e-6 and ours < 1e-6 for naive, ours in launch(body, False, world_size=2))
-    assert all(naive > 1e-3 and ours < 1e-6 for naive, ours in launch(body, True, world_size=2))
-
-
-def test_a_rank_without_a_token_that_counts_adds_nothing():
-    def body():
-        targets = torch.full((1, 4), -100 if dist.get_rank() == 0 else 1)
-        logits = torch.zeros(1, 4, 2, requires_grad=True)
-        loss = context_parallel_loss(logits, targets)
-        loss.backward()
-        return loss.item(), logits.grad.abs().sum().item()
-
-    (first, nothing), (second, something) = launch(body, world_size=2)
-    assert first == second == pytest.approx(0.6931472) and nothing == 0 and something == pytest.approx(2.0)
+            torch.testing.assert_close(parameters, parameters_alone, rtol=1e-8, atol=1e-8)
 
 
 def test_a_gpt_that_cannot_be_context_parallel_is_refused():
@@ -137,19 +96,15 @@ def test_a_gpt_that_cannot_be_context_parallel_is_refused():
         model(torch.zeros(1, 4, dtype=torch.int64))
 
 
+@on_ranks(1, 2, 4)
 def test_a_rank_keeps_what_the_formula_says_of_its_part_of_the_tokens_and_no_scores():
-    def body():
-        positions = local_positions(48)
-        model = context_parallel(start(torch.float32), ring_attention, positions)
-        tokens = batch(0)[0][:, positions]
-        with record_memory(model=model) as log:
-            logits, _ = model(tokens)
-            return log.by_kind["activations"], logits.sum().item()
-
-    for n in (1, 2, 4):
-        layers = CONFIG.num_layers * activation_bytes_per_layer(shape_of(CONFIG), 2, 48 // n, recompute="selective",
-                                                                bytes_per_number=4)
-        sums = CONFIG.num_layers * 4 * CONFIG.num_heads * 2 * 48 // n  # of exp(score), for each head of each token
-        ends = 2 * 4 * CONFIG.hidden_size * 2 * 48 // n
-        for kept, _ in launch(body, world_size=n):
-            assert layers + sums + ends < kept < 1.02 * (layers + sums + ends), (n, kept, layers, sums, ends)
+    n, positions = dist.get_world_size(), local_positions(48)
+    model = context_parallel(start(torch.float32), ring_attention, positions)
+    tokens = batch(0)[0][:, positions]
+    with record_memory(model=model) as log:
+        logits, _ = model(tokens)
+        kept = log.by_kind["activations"]
+    layer = activation_bytes_per_layer(shape_of(CONFIG), 2, 48 // n, recompute="selective", bytes_per_number=4)
+    sums = 4 * CONFIG.num_heads * 2 * 48 // n  # of exp(score), for each head of each token
+    expected = CONFIG.num_layers * (layer + sums) + 2 * 4 * CONFIG.hidden_size * 2 * 48 // n
+    assert expected < kept < 1.02 * expected and logits.requires_grad

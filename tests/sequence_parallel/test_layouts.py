@@ -9,7 +9,6 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.runtime import launch
 from course_lib.sequence_parallel import (
     LAYOUTS,
     gather_tokens,
@@ -21,6 +20,7 @@ from course_lib.sequence_parallel import (
     rotary,
     visible_pairs,
 )
+from tests.ranks import on_ranks
 
 
 def test_the_orders_are_those_of_the_papers():
@@ -60,36 +60,26 @@ def test_pairs_under_the_mask_are_those_that_are_counted_one_by_one():
         assert sum(map(sum, ring_work(24, R, layout, causal))) == (24 * 25 // 2 if causal else 24 * 24)
 
 
+@on_ranks(3)
 def test_gathered_tokens_are_in_the_order_of_the_row_and_gradients_go_to_their_owners():
-    def body():
-        row, found = torch.arange(24.0).view(2, 12), []
-        for layout in LAYOUTS:
-            mine = row[:, local_positions(12, None, layout)].requires_grad_()
-            whole = gather_tokens(mine, -1, None, layout)
-            (whole * row).sum().backward()
-            found.append(torch.equal(whole, row) and torch.equal(mine.grad, mine.detach()))
-        return found
-
-    assert launch(body, world_size=3) == [[True] * len(LAYOUTS)] * 3
+    row = torch.arange(24.0).view(2, 12)
+    for layout in LAYOUTS:
+        mine = row[:, local_positions(12, None, layout)].requires_grad_()
+        whole = gather_tokens(mine, -1, None, layout)
+        (whole * row).sum().backward()
+        assert torch.equal(whole, row) and torch.equal(mine.grad, mine.detach())
 
 
+@on_ranks(4)
 def test_two_levels_deal_every_token_once():
-    def body():
-        rank = dist.get_rank()
-        ulysses = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-        ring = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
-        try:
-            local_positions(12, ring, "contiguous", ulysses)
-            local_positions(4 * 3, ring, "zigzag", ulysses)
-            refused = ""
-            local_positions(2 * 5, ring, "contiguous", ulysses)
-        except ValueError as error:
-            refused = str(error)
-        return local_positions(16, ring, "zigzag", ulysses).tolist(), refused
-
-    found = launch(body, world_size=4)
-    assert [positions for positions, _ in found] == [[0, 1, 2, 3], [12, 13, 14, 15], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert all("5 tokens of a rank of the ring: expected a number that the 2 ranks" in said for _, said in found)
+    rank = dist.get_rank()
+    ulysses = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    ring = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
+    local_positions(12, ring, "contiguous", ulysses)
+    first = [0, 12, 4, 8][rank]
+    assert local_positions(16, ring, "zigzag", ulysses).tolist() == list(range(first, first + 4))
+    with pytest.raises(ValueError, match="5 tokens of a rank of the ring: expected a number that the 2 ranks"):
+        local_positions(2 * 5, ring, "contiguous", ulysses)
 
 
 def test_rotary_scores_depend_on_the_distance_alone_and_position_0_turns_nothing():
@@ -102,18 +92,15 @@ def test_rotary_scores_depend_on_the_distance_alone_and_position_0_turns_nothing
         rotary(x, torch.arange(4))
 
 
+@on_ranks(2)
 def test_rotary_attention_under_every_layout_is_that_of_the_whole_row_and_local_positions_would_not_be():
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 1, 2, 24, 8, generator=generator, dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, 2, 24, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = torch.nn.functional.scaled_dot_product_attention(
         rotary(q, torch.arange(24)), rotary(k, torch.arange(24)), v, is_causal=True)
-
-    def off(layout, by_place):
+    for layout in LAYOUTS:
         places = local_positions(24, None, layout)
-        mine = [x[:, :, places] for x in (q, k, v)]
-        positions = places if by_place else torch.arange(len(places))
-        out = ring_attention(rotary(mine[0], positions), rotary(mine[1], positions), mine[2], layout=layout)
-        return (gather_tokens(out, 2, None, layout) - expected).abs().max().item()
-
-    for of_rank in launch(lambda: [[off(layout, each) for each in (True, False)] for layout in LAYOUTS], world_size=2):
-        assert all(right < 1e-12 and wrong > 0.01 for right, wrong in of_rank)
+        for positions, is_right in ((places, True), (torch.arange(12), False)):
+            mine = [rotary(x[:, :, places], positions) for x in (q, k)]
+            out = gather_tokens(ring_attention(*mine, v[:, :, places], layout=layout), 2, None, layout)
+            off = (out - expected).abs().max()
+            assert off < 1e-12 if is_right else off > 0.01, (layout, is_right)

@@ -3,17 +3,17 @@ arguments of every kind, with dropout and autocast, nested, and run backward twi
 
 import copy
 import gc
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.reference import GPT, GPTConfig
-from course_lib.runtime import launch, record_memory
+from course_lib.runtime import record_memory
 from course_lib.sequence_parallel import recompute, recomputed_flops
 from course_lib.sequence_parallel.recompute import RecomputedFunction
 from course_lib.why_distribute import shape_of
@@ -88,46 +88,89 @@ def test_the_flops_paid_are_the_formulas_and_torchs(policy):
         assert paid == recomputed_flops(shape_of(config), 2, policy=policy, dropout=dropout > 0)
 
 
-def tensors():
-    torch.manual_seed(3)
-    return torch.randn(4, 5, requires_grad=True), torch.randn(5, 5, requires_grad=True), torch.randn(5)
+class Layer:
+    """tanh(x W), with leaves of its own."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.x, self.W = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+
+    def __call__(self, x, gain=1.0):
+        return torch.tanh(x @ self.W) * gain
+
+    def gradients(self, y):
+        y.float().sum().backward()
+        return self.x.grad, self.W.grad
 
 
-def of_everything(x, pair, *, options, scale, names=()):
-    """Arguments in a tuple, in a dict, by keyword, that need no gradient, that are no tensors; several results."""
-    weight, bias = pair
-    hidden = F.dropout(torch.tanh(x @ weight + bias * options["bias"]), 0.3) * scale
-    return {"hidden": hidden, "sum": [hidden.sin().sum(), len(names)], "x": x}
+def no_input_gradient(layer, wrap):
+    return layer.gradients(wrap(layer)(layer.x.detach()))
 
 
-def test_arguments_and_results_of_every_kind_pass():
-    found = []
-    for wrap in (lambda f: f, recompute, torchs):
-        x, weight, bias = tensors()
-        torch.manual_seed(5)
-        out = wrap(of_everything)(x, (weight, bias), options={"bias": 2.0}, scale=torch.tensor(3.0), names=("a", "b"))
-        assert out["sum"][1] == 2 and out["x"] is x
-        (out["hidden"].cos().sum() + out["sum"][0]).backward()
-        found.append((out["hidden"], x.grad, weight.grad))
-    equal(found[1], found[0])
-    equal(found[2], found[0])
+def gradient_of_a_weight(layer, wrap):
+    return torch.autograd.grad(wrap(layer)(layer.x).sum(), layer.W), layer.W.grad
 
 
-def test_without_gradients_the_function_is_only_called():
-    calls = []
-    wrapped = recompute(lambda x: (calls.append(1), x.exp())[1])
-    with torch.no_grad():
-        assert not wrapped(torch.ones(2, requires_grad=True)).requires_grad
-    assert wrapped(torch.ones(2)).requires_grad is False and len(calls) == 2
+def changed_in_place(layer, wrap):
+    h = layer.x * 1
+    y = wrap(layer)(h)
+    h.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        layer.gradients(y)
 
 
-def test_the_function_runs_once_more_for_each_backward_pass_and_not_before():
-    calls = []
-    x = torch.rand(3, requires_grad=True)
-    out = recompute(lambda x: (calls.append(1), x.exp())[1])(x).sum()
+def backward_for_one_result_and_then_for_both(layer, wrap):
+    y, z = wrap(lambda x: (layer(x), x.exp()))(layer.x)
+    first, = torch.autograd.grad(z.sum(), layer.x, retain_graph=True)
+    return first, torch.autograd.grad(y.sum() + z.sum(), (layer.x, layer.W))
+
+
+def arguments_and_results_of_every_kind(layer, wrap):
+    def of_everything(x, pair, *, options, scale, names=()):
+        hidden = layer(x * pair[0] + pair[1] * options["bias"], gain=scale)
+        return {"hidden": hidden, "sum": [hidden.sin().sum(), len(names)], "x": x}
+
+    out = wrap(of_everything)(layer.x, (layer.W[0], torch.ones(8)), options={"bias": 2.0}, scale=torch.tensor(3.0),
+                              names=("a", "b"))
+    assert out["sum"][1] == 2 and out["x"] is layer.x
+    return layer.gradients(out["hidden"].cos().sum() + out["sum"][0]), out["hidden"]
+
+
+def second_derivatives_inside(layer, wrap):
+    def energy(x):
+        with torch.enable_grad():
+            return torch.autograd.grad((layer(x) ** 3).sum(), x, create_graph=True)[0] * x
+
+    return layer.gradients(wrap(energy)(layer.x))
+
+
+@pytest.mark.parametrize("situation", [
+    no_input_gradient, gradient_of_a_weight, changed_in_place, backward_for_one_result_and_then_for_both,
+    arguments_and_results_of_every_kind, second_derivatives_inside])
+def test_recompute_does_what_autograd_alone_does(situation):
+    """Notebook 7 shows what two short forms do in such situations instead."""
+    equal(situation(Layer(), recompute), situation(Layer(), lambda function: function))
+
+
+def test_the_function_runs_once_more_for_each_backward_pass_and_stops_where_the_last_tensor_is_saved():
+    calls, ends, inner, layer = [], [], [], Layer()
+
+    def function(x):
+        calls.append(1)
+        h = x.exp() * 2
+        inner.append(weakref.ref(h))
+        y = recompute(layer)(h).exp() + 1  # exp saves its result, and the addition nothing
+        ends.append(1)
+        return y
+
+    out = recompute(function)(layer.x).sum()
+    assert inner[0]() is None  # a recomputation inside another keeps none of its input
     for passes in (1, 2, 3):
-        assert len(calls) == passes
-        assert torch.equal(torch.autograd.grad(out, x, retain_graph=True)[0], x.exp())
+        assert (len(calls), len(ends)) == (passes, 1)
+        torch.autograd.grad(out, layer.x, retain_graph=True)
+    with torch.no_grad():
+        assert not recompute(function)(layer.x).requires_grad
+    assert recompute(lambda x: x.exp())(torch.ones(2)).requires_grad is False and len(calls) == 5
 
 
 def test_an_error_inside_is_the_readers_own_and_leaves_everything_as_it_was():
@@ -151,19 +194,6 @@ def test_nothing_is_held_once_the_graph_is_gone():
     step(model)
     model.zero_grad()
     assert tensors_alive() <= before
-
-
-def test_backward_inside_the_function_and_second_derivatives_inside_it_work():
-    def energy(x):
-        with torch.enable_grad():
-            return torch.autograd.grad((x ** 3).sum(), x, create_graph=True)[0] * x
-
-    found = []
-    for wrap in (lambda f: f, recompute):
-        x = torch.arange(1.0, 4.0, requires_grad=True)
-        wrap(energy)(x).sum().backward()
-        found.append(x.grad)
-    equal(found[1], found[0])
 
 
 def test_another_number_or_another_shape_the_second_time_is_said():
@@ -206,39 +236,37 @@ def test_selective_leaves_attention_as_it_was_whatever_happens():
     assert block.attention.attend is before
 
 
-class WithModules(nn.Module):
-    """Attention whose core is a module, and one whose core is a method."""
+class Core(nn.Module):
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1) @ x
 
-    class Core(nn.Module):
-        def forward(self, x):
-            return (x @ x.mT).softmax(-1) @ x
 
-    class ByMethod(nn.Module):
-        def attend(self, x):
-            return (x @ x.mT).softmax(-1) @ x
+class ByMethod(nn.Module):
+    def attend(self, x):
+        return Core.forward(self, x)
 
-        def forward(self, x):
-            return self.attend(x)
+    def forward(self, x):
+        return self.attend(x)
+
+
+class ByModule(nn.Module):
+    forward = ByMethod.forward
 
     def __init__(self):
         super().__init__()
-        self.attend, self.other = WithModules.Core(), WithModules.ByMethod()
-
-    def forward(self, x):
-        return self.attend(x) + self.other(x)
+        self.attend = Core()
 
 
-def test_the_core_may_be_a_module_or_a_method():
-    model, x = WithModules(), torch.randn(2, 6, 3, requires_grad=True)
-    kept = []
+@pytest.mark.parametrize("kind", [ByMethod, ByModule])
+def test_the_core_may_be_a_module_or_a_method(kind):
+    model, x, kept, gradients = kind(), torch.randn(2, 6, 3, requires_grad=True), [], []
     for call in (model, recompute(model, "selective")):
         with record_memory() as log:
             out = call(x)
             kept.append(log.by_kind["activations"])
-            gradient, = torch.autograd.grad(out.sum(), x)
-        kept.append(gradient)
-    equal(kept[3], kept[1])
-    assert kept[0] - kept[2] >= 2 * (2 * 6 * 6 * 4) and vars(model.other).get("attend") is None
+            gradients.append(torch.autograd.grad(out.sum(), x))
+    equal(*gradients)
+    assert kept[0] - kept[1] >= 2 * 6 * 6 * 4 and (kind is ByModule or "attend" not in vars(model))
 
 
 def test_a_copy_of_a_model_recomputes_its_own_blocks():
@@ -246,12 +274,3 @@ def test_a_copy_of_a_model_recomputes_its_own_blocks():
     twin = copy.deepcopy(model)
     assert isinstance(twin.blocks[0].forward, RecomputedFunction)
     assert twin.blocks[0].forward.function.__self__ is twin.blocks[0]
-
-
-def test_ranks_recompute_with_their_own_random_numbers():
-    def body(kind):
-        torch.manual_seed(torch.distributed.get_rank())
-        return step(gpt(kind))
-
-    for stored, recomputed in zip(launch(body, "none", world_size=2), launch(body, "full", world_size=2)):
-        equal(recomputed, stored)

@@ -3,29 +3,21 @@
 Apart from the tests, since ranks import it in every launch: pytest would cost them a second.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from course_lib.collectives import all_gather_along
-from course_lib.groups.membership import member
 from course_lib.reference import GPT, GPTConfig
-from course_lib.tensor_parallel import clip_grad_norm_, full_state_dict, parallelize
+from course_lib.tensor_parallel import clip_grad_norm_, full_state_dict
 from course_lib.tensor_parallel.full_state import cuts_by_name
 
 B, T, D, V, HEADS = 2, 12, 24, 48, 12  # 1, 2, 3 and 4 divide all but B
 CONFIG = GPTConfig(num_layers=2, hidden_size=D, num_heads=HEADS, vocab_size=V, sequence_length=T)
 WAYS = {"TP": {}, "TP+SP": {"sequence_parallel": True},
         "TP+SP again": {"sequence_parallel": True, "gather_again": True}}
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, x):
-        return self.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 def rotary(num_tokens, head_dim, like):
@@ -51,7 +43,7 @@ class LlamaAttention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(hidden_size, num_key_value_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * self.head_dim, hidden_size, bias=False)
-        self.q_norm = RMSNorm(self.head_dim)
+        self.q_norm = nn.RMSNorm(self.head_dim)
 
     def forward(self, hidden_states, position_embeddings):
         rows, tokens, _ = hidden_states.shape
@@ -64,37 +56,30 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
-    def __init__(self, hidden_size, intermediate_size):
+    """Gate and up in one matrix, with biases, or in two without."""
+
+    def __init__(self, hidden_size, intermediate_size, fused):
         super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        if fused:
+            self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size)
+        else:
+            self.gate_proj, self.up_proj = (nn.Linear(hidden_size, intermediate_size, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=fused)
 
     def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class FusedMLP(nn.Module):
-    """gate | up in one matrix, with biases."""
-
-    def __init__(self, hidden_size, intermediate_size):
-        super().__init__()
-        self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size)
-
-    def forward(self, x):
-        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        fused = getattr(self, "gate_up_proj", None)
+        gate, up = fused(x).chunk(2, -1) if fused else (self.gate_proj(x), self.up_proj(x))
         return self.down_proj(F.silu(gate) * up)
 
 
 class LlamaLayer(nn.Module):
     """As Hugging Face writes it: called with names, a tuple from its attention."""
 
-    def __init__(self, fused=False):
+    def __init__(self, fused=False, num_key_value_heads=HEADS):
         super().__init__()
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(D), RMSNorm(D)
-        self.self_attn = LlamaAttention(D, HEADS, HEADS)
-        self.mlp = (FusedMLP if fused else LlamaMLP)(D, 2 * D)
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(D), nn.RMSNorm(D)
+        self.self_attn = LlamaAttention(D, HEADS, num_key_value_heads)
+        self.mlp = LlamaMLP(D, 2 * D, fused)
 
     def forward(self, hidden_states, position_embeddings=None):
         attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states),
@@ -104,13 +89,16 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, layers, norm and read-out; a second layer with fused gate and up and fewer heads of k and v."""
+    """Embedding, layers, norm and read-out; a second layer with fused gate and up.
 
-    def __init__(self):
+    Where twelve heads share four of k and v, three ranks cannot have them.
+    """
+
+    def __init__(self, num_key_value_heads=HEADS):
         super().__init__()
         self.embed_tokens = nn.Embedding(V, D)
-        self.layers = nn.ModuleList([LlamaLayer(), LlamaLayer(fused=True)])
-        self.norm = RMSNorm(D)
+        self.layers = nn.ModuleList(LlamaLayer(fused, num_key_value_heads) for fused in (False, True))
+        self.norm = nn.RMSNorm(D)
         self.lm_head = nn.Linear(D, V, bias=False)
 
     def forward(self, tokens, targets=None):
@@ -120,15 +108,6 @@ class Llama(nn.Module):
             x = layer(x, position_embeddings=positions)
         logits = self.lm_head(self.norm(x))
         return logits, None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-class GroupedLlama(Llama):
-    """Twelve heads share four of k and v: three ranks cannot have them."""
-
-    def __init__(self):
-        super().__init__()
-        for layer in self.layers:
-            layer.self_attn = LlamaAttention(D, HEADS, 4)
 
 
 class Difficult(GPT):
@@ -144,7 +123,7 @@ class Difficult(GPT):
         self.unused = nn.ModuleDict({"mlp": GPT(CONFIG).blocks[0].mlp})
 
 
-MODELS = {"GPT": lambda: GPT(CONFIG), "Llama": Llama, "GroupedLlama": GroupedLlama, "Difficult": Difficult}
+MODELS = {"GPT": lambda: GPT(CONFIG), "Llama": Llama, "GroupedLlama": partial(Llama, 4), "Difficult": Difficult}
 
 
 def make(kind, dtype=torch.float64, seed=0):
@@ -169,10 +148,6 @@ def whole_gradients(model):
             for name, p in model.named_parameters()}
 
 
-def whole_logits(logits, me):
-    return logits if logits.shape[-1] == V else all_gather_along(logits, -1, me)
-
-
 def off(given, expected):
     """The largest difference, relative to the largest number there is, or infinite where one of the two is not there.
     """
@@ -181,36 +156,40 @@ def off(given, expected):
     return ((given - expected).abs().max() / expected.abs().max().clamp(min=1e-2)).item()
 
 
-def one_pass(kind, dtype, group=None, **how):
-    """The differences of logits, loss and gradients to those of one process."""
-    alone, cut = make(kind, dtype), parallelize(make(kind, dtype, seed=member(group).r), group, **how)
-    tokens, targets = batch()
-    expected, expected_loss = alone(tokens, targets)
-    logits, loss = cut(tokens, targets)
-    expected_loss.backward()
-    loss.backward()
+def far(found, expected, limit=1e-10):
+    """{name: difference} of the tensors that are not as expected."""
+    differences = {name: off(found.get(name), expected.get(name)) for name in {**expected, **found}}
+    return {name: difference for name, difference in differences.items() if not difference < limit}
+
+
+def wrong(alone, cut, run, limit=1e-10):
+    """{name: difference} of what `run(model)` gives, which goes backward too, and of gradients, to one process."""
+    expected, found = run(alone), run(cut)
     gradients = {name: p.grad for name, p in alone.named_parameters()}
-    found = whole_gradients(cut)
-    assert found.keys() == gradients.keys(), "the names of parameters are not what they were"
-    return {"loss": off(loss, expected_loss), "logits": off(whole_logits(logits, member(group)), expected),
-            "logits alone": off(whole_logits(cut(tokens)[0], member(group)), expected),
-            **{name: off(found[name], gradients[name]) for name in gradients}}
+    return far(found | whole_gradients(cut), expected | gradients, limit)
 
 
-def five_steps(kind, dtype, **how):
-    """The differences of parameters and clipped norms to one process after five AdamW steps of two backward passes."""
-    alone, cut = make(kind, dtype), parallelize(make(kind, dtype), None, **how)
+def one_pass(model, group=None):
+    tokens, targets = batch()
+    logits, loss = model(tokens, targets)
+    loss.backward()
+    found = {"logits": logits, "logits alone": model(tokens)[0]}
+    return {"loss": loss, **{name: value if value.shape[-1] == V else all_gather_along(value, -1, group)
+                             for name, value in found.items()}}
+
+
+def five_steps(alone, cut):
+    """Five AdamW steps of two backward passes with clipping: {name: (ours, theirs)} of parameters and norms."""
     # eps is above the rounding errors, of which AdamW makes whole steps where the gradient is zero: a key's bias
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5) for model in (alone, cut)]
-    norms = []
+    ours, theirs = {}, {}
     for step in range(5):
         for model, optimizer in zip((alone, cut), optimizers):
             optimizer.zero_grad()
             for micro in range(2):
                 (model(*batch(2 * step + micro))[1] / 2).backward()
-        norms.append((nn.utils.clip_grad_norm_(alone.parameters(), 0.5), clip_grad_norm_(cut, 0.5)))
+        theirs[f"norm {step}"] = nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+        ours[f"norm {step}"] = clip_grad_norm_(cut, 0.5)
         for optimizer in optimizers:
             optimizer.step()
-    expected, found = alone.state_dict(), full_state_dict(cut)
-    return {"norm": max(off(ours, theirs) for theirs, ours in norms),
-            **{name: off(found[name], value) for name, value in expected.items()}}
+    return ours | full_state_dict(cut), theirs | alone.state_dict()

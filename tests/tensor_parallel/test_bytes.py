@@ -2,7 +2,6 @@
 
 import gc
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
@@ -11,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib.costs.splitting import split_parameters
 from course_lib.facts import Shape
 from course_lib.reference import GPT, Block, GPTConfig
-from course_lib.runtime import launch, record_communication, record_memory
-from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallelize
+from course_lib.runtime import record_communication, record_memory
+from course_lib.tensor_parallel import ColumnParallelLinear, parallelize
+from tests.ranks import on_ranks
 from tests.tensor_parallel.cases import WAYS, B, D, T, V, batch
 
 BTD = B * T * D * 4  # bytes
@@ -40,49 +40,25 @@ def of_a_layer(**how):
     return found
 
 
+@on_ranks(1, 2, 4)
 def test_a_layer_sends_four_all_reduces_of_btd_and_dealt_out_the_same_in_halves():
-    def body():
-        return dist.get_world_size(), {way: of_a_layer(**how) for way, how in WAYS.items()}
-
-    for world_size in (1, 2, 4):
-        for t, found in launch(body, world_size=world_size):
-            all_reduce = 2 * (t - 1) * BTD // t
-            assert found["TP"] == [({("all_reduce", BTD): 2}, 2 * all_reduce)] * 2
-            halves = {("all_gather", BTD): 2, ("reduce_scatter", BTD): 2}
-            # Two norms' weights and biases, and two rows' biases: the parameters that are shared
-            shared = {("all_reduce", 2 * D * 4): 2, ("all_reduce", D * 4): 2}
-            of_shared = 2 * (t - 1) * 6 * D * 4 // t
-            assert found["TP+SP"] == [(halves, 2 * all_reduce), (halves | shared, 2 * all_reduce + of_shared)]
-            again = {("all_gather", BTD): 4, ("reduce_scatter", BTD): 2}
-            assert found["TP+SP again"] == [(halves, 2 * all_reduce), (again | shared, 3 * all_reduce + of_shared)]
+    t = dist.get_world_size()
+    all_reduce, of_shared = 2 * (t - 1) * BTD // t, 2 * (t - 1) * 6 * D * 4 // t
+    # Two norms' weights and biases, and two rows' biases: the parameters that are shared
+    shared = {("all_reduce", 2 * D * 4): 2, ("all_reduce", D * 4): 2}
+    halves = {("all_gather", BTD): 2, ("reduce_scatter", BTD): 2}
+    again = {("all_gather", BTD): 4, ("reduce_scatter", BTD): 2}
+    assert {way: of_a_layer(**how) for way, how in WAYS.items()} == {
+        "TP": [({("all_reduce", BTD): 2}, 2 * all_reduce)] * 2,
+        "TP+SP": [(halves, 2 * all_reduce), (halves | shared, 2 * all_reduce + of_shared)],
+        "TP+SP again": [(halves, 2 * all_reduce), (again | shared, 3 * all_reduce + of_shared)]}
 
 
+@on_ranks(2)
 def test_embedding_loss_and_read_out_send_one_btd_each_and_no_logits():
-    def body():
-        forward, backward = logged(1)
-        return [kind for kind in forward[0] if kind != ("all_reduce", BTD)], len(forward[0]), len(backward[0])
-
-    for others, num_forward, num_backward in launch(body, world_size=2):
-        assert others == [("all_reduce", B * T * 4)] * 3
-        assert (num_forward, num_backward) == (1 + 2 + 3, 2 + 1)  # embedding, layer, loss; layer, read-out
-
-
-def test_an_mlp_dealt_out_gathers_twice_and_reduce_scatters_once_each_way():
-    def body():
-        found = []
-        for again in (False, True):
-            column = ColumnParallelLinear(D, 4 * D, sequence_parallel=True, gather_again=again)
-            row = RowParallelLinear(4 * D, D, sequence_parallel=True)
-            x = torch.randn(B, T // 2, D, requires_grad=True)
-            with record_communication() as forward:
-                y = row(torch.relu(column(x)))
-            with record_communication() as backward:
-                y.sum().backward()
-            found.append([sorted(event.op for event in log.events) for log in (forward, backward)])
-        return found
-
-    once = ["all_gather", "reduce_scatter"]
-    assert launch(body, world_size=2)[0] == [[once, once], [once, ["all_gather", *once]]]
+    (forward, _), (backward, _) = logged(1)
+    assert [kind for kind in forward if kind != ("all_reduce", BTD)] == [("all_reduce", B * T * 4)] * 3
+    assert (len(forward), len(backward)) == (1 + 2 + 3, 2 + 1)  # embedding, layer, loss; layer, read-out
 
 
 def kept_elements(how):
@@ -103,35 +79,30 @@ def kept_elements(how):
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) // 4
 
 
+@on_ranks(4)
 def test_gathering_again_keeps_a_tth_of_the_inputs_of_columns():
-    t, btd = 4, 2 * 64 * 64
-    for kept in launch(lambda: {way: kept_elements(how) for way, how in WAYS.items()}, world_size=t):
-        assert kept["TP"] > kept["TP+SP"] > kept["TP+SP again"]
-        # The inputs of qkv and of the MLP; what is kept instead, the norms' outputs, is kept by nobody else
-        assert kept["TP+SP"] - kept["TP+SP again"] == 2 * btd - 2 * btd // t
+    btd, kept = 2 * 64 * 64, {way: kept_elements(how) for way, how in WAYS.items()}
+    assert kept["TP"] > kept["TP+SP"] > kept["TP+SP again"]
+    # The inputs of qkv and of the MLP; what is kept instead, the norms' outputs, is kept by nobody else
+    assert kept["TP+SP"] - kept["TP+SP again"] == 2 * btd - 2 * btd // 4
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_parameters_gradients_and_adamws_state_are_the_formula_to_the_byte(world_size):
+@on_ranks(1, 2, 3, 4)
+def test_parameters_gradients_and_adamws_state_are_the_formula_to_the_byte():
     shape = Shape(num_layers=2, hidden_size=D, num_heads=12, num_kv_heads=12, ffn_size=4 * D, vocab_size=V,
                   sequence_length=T, tied=True, learned_positions=True, biases=True)
-
-    def body():
-        held = {}
-        for way, how in WAYS.items():
-            model = parallelize(GPT(GPTConfig(2, D, 12, V, T)), **how)
-            optimizer = torch.optim.AdamW(model.parameters())
-            with record_memory(model=model, optimizer=optimizer) as log:
-                model(*batch())[1].backward()
-                optimizer.step()
-                gc.collect()
-                held[way] = dict(log.by_kind)
-        return held
-
-    numbers, tensors = split_parameters(shape, world_size), len(list(GPT(GPTConfig(2, D, 12, V, T)).parameters()))
-    for held in launch(body, world_size=world_size):
-        assert held == {way: {"parameters": 4 * numbers, "gradients": 4 * numbers, "activations": 0, "other": 0,
-                              "optimizer_state": 8 * numbers + 4 * tensors} for way in WAYS}
+    numbers = split_parameters(shape, dist.get_world_size())
+    for way, how in WAYS.items():
+        model = parallelize(GPT(GPTConfig(2, D, 12, V, T)), **how)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with record_memory(model=model, optimizer=optimizer) as log:
+            model(*batch())[1].backward()
+            optimizer.step()
+            gc.collect()
+            held = dict(log.by_kind)
+        state = 8 * numbers + 4 * len(list(model.parameters()))
+        assert held == {"parameters": 4 * numbers, "gradients": 4 * numbers, "activations": 0, "other": 0,
+                        "optimizer_state": state}, way
 
 
 class Order(TorchDispatchMode):
@@ -144,20 +115,13 @@ class Order(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
+@on_ranks(2)
 def test_the_input_gradient_is_on_its_way_while_the_weights_is_computed():
-    def body():
-        found = []
-        for dealt, again in ((False, False), (True, False), (True, True)):
-            layer = ColumnParallelLinear(8, 16, sequence_parallel=dealt, gather_again=again)
-            y = layer(torch.randn(2, 4, 8, requires_grad=True)).sum()
-            with Order() as order:
-                y.backward()
-            found.append([name.split("::")[1].strip("_").split("_")[0] for name in order.names
-                          if name in ("aten::mm", "aten::bmm") or "c10d::" in name])
-        return found
-
-    for of_rank in launch(body, world_size=2):
-        plain, dealt, again = of_rank
-        assert plain == ["mm", "allreduce", "mm"]
-        assert dealt == ["mm", "reduce", "mm"]
-        assert again == ["allgather", "mm", "reduce", "mm"]
+    for dealt, again, expected in ((False, False, ["mm", "allreduce", "mm"]), (True, False, ["mm", "reduce", "mm"]),
+                                   (True, True, ["allgather", "mm", "reduce", "mm"])):
+        layer = ColumnParallelLinear(8, 16, sequence_parallel=dealt, gather_again=again)
+        y = layer(torch.randn(2, 4, 8, requires_grad=True)).sum()
+        with Order() as order:
+            y.backward()
+        assert [name.split("::")[1].strip("_").split("_")[0] for name in order.names
+                if name in ("aten::mm", "aten::bmm") or "c10d::" in name] == expected

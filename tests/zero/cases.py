@@ -11,15 +11,28 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
-from tests.data_parallel.cases import MODELS, batch, make, mine
+from tests.data_parallel.cases import batch, make, mine
 
+STAGES = (1, 2, 3)
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-2}),
     "SGD": (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9}),
     "Adam": (torch.optim.Adam, {"lr": 1e-2, "amsgrad": True}),
 }
 SMALL_BUCKETS_MB = 2e-4  # a handful of parameters each
-KINDS = tuple(MODELS)
+
+
+def sharded(stage, module, optimizer=torch.optim.AdamW, how=None, **options):
+    """(model, optimiser); `how` goes to what shards in this stage, `options` to the optimiser."""
+    if stage == 3:
+        module = FullyShardedDataParallel(module, **(how or {}))
+        return module, optimizer(module.parameters(), **options)
+    return module, ZeroOptimizer(module.parameters(), optimizer, stage, **(how or {}), **options)
+
+
+def weights(model):
+    """The state dict of the whole model."""
+    return model.full_state_dict() if isinstance(model, FullyShardedDataParallel) else model.state_dict()
 
 
 def train(model, optimizer, shards, steps=10, micro_batches=1, clip=None):
@@ -44,48 +57,39 @@ class Run:
         self.optimizer_class, self.options = OPTIMIZERS[optimizer]
         self.model = make(kind, dtype, seed=dist.get_rank() if seed is None else seed)  # rank 0's values must win
 
-    def train(self, model, optimizer, clip, rows=mine):
+    def train(self, model, optimizer=None, clip=None, rows=mine):
+        optimizer = optimizer or self.optimizer_class(model.parameters(), **self.options)
+        clip = clip or (lambda to: nn.utils.clip_grad_norm_(model.parameters(), to))
         self.norms = train(model, optimizer, lambda step: rows(batch(self.kind, step, self.dtype)),
-                           clip=clip and self.clip_to and (lambda: clip(self.clip_to)), **self.how)
+                           clip=self.clip_to and (lambda: clip(self.clip_to)), **self.how)
+        return self
+
+    def ends_with(self, state):
+        """The model in one process, with what the ranks have made."""
+        self.model = make(self.kind, self.dtype)
+        self.model.load_state_dict(state)
         return self
 
     def alone(self):
         """One process on the whole batch."""
-        return self.train(self.model, self.optimizer_class(self.model.parameters(), **self.options),
-                          lambda to: nn.utils.clip_grad_norm_(self.model.parameters(), to), rows=lambda whole: whole)
+        return self.train(self.model, rows=lambda whole: whole)
 
-    def zero(self, stage, offload=False, bucket_cap_mb=SMALL_BUCKETS_MB):
-        self.sharded = ZeroOptimizer(self.model.parameters(), self.optimizer_class, stage=stage, offload=offload,
-                                     bucket_cap_mb=bucket_cap_mb, **self.options)
-        return self.train(self.model, self.sharded, self.sharded.clip_grad_norm_)
-
-    def fsdp(self, **options):
-        self.wrapped = FullyShardedDataParallel(self.model, **options)
-        self.train(self.wrapped, self.optimizer_class(self.wrapped.parameters(), **self.options),
-                   self.wrapped.clip_grad_norm_)
-        self.model = make(self.kind, self.dtype)
-        self.model.load_state_dict(self.wrapped.full_state_dict())
-        return self
-
-    def stage(self, number, **options):
-        return self.fsdp(**options) if number == 3 else self.zero(number, **options)
+    def stage(self, number, **how):
+        how = how if number == 3 else {"bucket_cap_mb": SMALL_BUCKETS_MB} | how
+        self.sharded, optimizer = sharded(number, self.model, self.optimizer_class, how, **self.options)
+        self.train(self.sharded, optimizer, (self.sharded if number == 3 else optimizer).clip_grad_norm_)
+        return self.ends_with(weights(self.sharded))
 
     def torch_zero(self):
-        model = DistributedDataParallel(self.model, find_unused_parameters="Unused" in self.kind)
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), self.optimizer_class, **self.options)
-        return self.train(model, optimizer, lambda to: nn.utils.clip_grad_norm_(model.parameters(), to))
+        model = DistributedDataParallel(self.model)
+        return self.train(model, ZeroRedundancyOptimizer(model.parameters(), self.optimizer_class, **self.options))
 
     def torch_fsdp(self, compute_dtype=None):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=compute_dtype and torch.float32)
-        for block in getattr(getattr(self.model, "gpt", None), "blocks", ()):
-            fully_shard(block, mp_policy=policy)
-        fully_shard(self.model, mp_policy=policy)
-        self.train(self.model, self.optimizer_class(self.model.parameters(), **self.options),
-                   lambda to: nn.utils.clip_grad_norm_(self.model.parameters(), to).full_tensor())
-        whole = {name: value.full_tensor() for name, value in self.model.state_dict().items()}
-        self.model = make(self.kind, self.dtype)
-        self.model.load_state_dict(whole)
-        return self
+        for module in (*self.model.gpt.blocks, self.model):
+            fully_shard(module, mp_policy=policy)
+        self.train(self.model, clip=lambda to: nn.utils.clip_grad_norm_(self.model.parameters(), to).full_tensor())
+        return self.ends_with({name: value.full_tensor() for name, value in self.model.state_dict().items()})
 
 
 def difference(one, other):

@@ -1,6 +1,7 @@
 """What sharding costs and saves, to the byte: formulas, and what is measured on ranks."""
 
 import gc
+from itertools import product
 
 import pytest
 import torch
@@ -9,21 +10,18 @@ import torch.distributed as dist
 from course_lib.costs.memory import Memory
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
-from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer, device_memory, held_bytes, step_peak, watch
+from course_lib.zero import device_memory, held_bytes, step_peak, watch
+from tests.ranks import on_ranks
+from tests.zero.cases import STAGES, sharded
 
-STAGES = (1, 2, 3)
 BUCKET = 1 << 17  # bytes: a fifth of the small model
 SMALL = GPTConfig(num_layers=4, hidden_size=64, num_heads=4, vocab_size=256, sequence_length=32)
 ODD = GPTConfig(num_layers=2, hidden_size=30, num_heads=3, vocab_size=37, sequence_length=11)  # nothing divides
 
 
-def build(stage, config=SMALL, **options):
+def build(stage, config=SMALL, **how):
     torch.manual_seed(0)
-    model = GPT(config)
-    if stage == 3:
-        model = FullyShardedDataParallel(model, **options)
-        return model, torch.optim.AdamW(model.parameters())
-    return model, ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=stage, bucket_cap_mb=BUCKET / 2**20)
+    return sharded(stage, GPT(config), how=how if stage == 3 else {"bucket_cap_mb": BUCKET / 2**20} | how)
 
 
 def loss_of(model, number, rank, n, rows):
@@ -41,30 +39,21 @@ def sizes(config):
     return [p.numel() for p in GPT(config).parameters()]
 
 
-def held(log):
-    return Memory(*(log.by_kind[kind] for kind in ("parameters", "gradients", "optimizer_state")))
-
-
-@pytest.mark.parametrize("world_size, config", [(3, ODD), (4, SMALL)])
-def test_what_a_rank_holds_is_the_formula_to_the_byte_and_nothing_else(world_size, config):
-    def body():
-        found = []
-        for stage in STAGES:
-            model, optimizer = build(stage, config)
-            with record_memory(model=model, optimizer=optimizer) as log:
-                for number in range(2):
-                    optimizer.zero_grad()
-                    backward(model, number)
-                    optimizer.step()
-                gc.collect()
-                found.append((held(log), log.by_kind["activations"] + log.by_kind["other"]))
-        return found
-
-    numel = sizes(config)
-    for rank, found in enumerate(launch(body, world_size=world_size)):
-        for stage, (measured, rest) in zip(STAGES, found):
-            assert measured == held_bytes(numel, world_size, stage, rank, BUCKET), (rank, stage)
-            assert rest == 0, (rank, stage, rest)
+@on_ranks(3, 4)
+def test_what_a_rank_holds_is_the_formula_to_the_byte_and_nothing_else():
+    n = dist.get_world_size()
+    for stage, config in product(STAGES, (ODD,) if n == 3 else (SMALL,)):
+        model, optimizer = build(stage, config)
+        with record_memory(model=model, optimizer=optimizer) as log:
+            for number in range(2):
+                optimizer.zero_grad()
+                backward(model, number)
+                optimizer.step()
+            gc.collect()
+            held = dict(log.by_kind)
+        expected = held_bytes(sizes(config), n, stage, dist.get_rank(), BUCKET)
+        assert Memory(*(held[kind] for kind in ("parameters", "gradients", "optimizer_state"))) == expected, stage
+        assert held["activations"] + held["other"] == 0, stage
 
 
 WIDE = GPTConfig(num_layers=3, hidden_size=64, num_heads=4, vocab_size=2048, sequence_length=32)  # most is embedding
@@ -76,26 +65,24 @@ PEAKS = [(4, FEW_LAYERS, 1), (3, ODD, 4), (2, WIDE, 4), (1, SMALL, 4), (4, SMALL
 def test_the_peak_of_a_step_is_the_predicted_one_to_the_byte(case):
     world_size, config, rows = case
 
+    model = GPT(config)
+    seen = watch(model, lambda: loss_of(model, 0, 0, 1, rows))
+
     def body():
-        peaks = {}
         for stage in STAGES:
             model, optimizer = build(stage, config)
-            peaks[stage] = []
+            peaks = []
             for number in range(3):
                 optimizer.zero_grad()
                 with record_memory(model=model, optimizer=optimizer) as log:
                     backward(model, number, rows)
                     optimizer.step()
-                peaks[stage].append(log.peak)
-        return peaks
+                peaks.append(log.peak)
+            # The first step makes the optimiser's state; of the two others, since gloo's own threads may let go of a
+            # message a moment after they said that it is sent
+            assert min(peaks[1:]) == step_peak(seen, world_size, stage, dist.get_rank(), BUCKET), stage
 
-    model = GPT(config)
-    seen = watch(model, lambda: loss_of(model, 0, 0, 1, rows))
-    for rank, peaks in enumerate(launch(body, world_size=world_size)):
-        for stage, (_, *steps) in peaks.items():  # the first one makes the optimiser's state
-            predicted = step_peak(seen, world_size, stage, rank, BUCKET)
-            # of two steps: gloo's own threads may let go of a message a moment after they said that it is sent
-            assert min(steps) == predicted, (rank, stage)
+    launch(body, world_size=world_size)
 
 
 def test_a_model_that_cannot_be_watched_is_refused():
@@ -105,117 +92,85 @@ def test_a_model_that_cannot_be_watched_is_refused():
         watch(model, lambda: None)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_stages_1_and_2_send_what_data_parallelism_sends_and_stage_3_half_as_much_again(world_size):
-    def body():
-        sent = []
-        for stage in STAGES:
-            model, optimizer = build(stage)
-            with record_communication() as log:
-                backward(model, 0)
-                optimizer.step()
-            sent.append(log.sent_bytes)
-        model = torch.nn.parallel.DistributedDataParallel(GPT(SMALL))
+@on_ranks(1, 2, 3, 4)
+def test_stages_1_and_2_send_what_data_parallelism_sends_and_stage_3_half_as_much_again():
+    n, sent = dist.get_world_size(), []
+    for stage in STAGES:
+        model, optimizer = build(stage)
         with record_communication() as log:
             backward(model, 0)
-        return sent, log.sent_bytes
+            optimizer.step()
+        sent.append(log.sent_bytes)
+    model = torch.nn.parallel.DistributedDataParallel(GPT(SMALL))
+    with record_communication() as log:
+        backward(model, 0)
+    one, two, three = sent
+    if n == 3:  # padding: a number or two in each bucket, and in each parameter
+        S = sum(-(-size // n) for size in sizes(SMALL))
+        assert three == 3 * (n - 1) * S * 4 and log.sent_bytes <= one == two < 1.001 * log.sent_bytes
+    else:
+        assert one == two == log.sent_bytes == 2 * (n - 1) * sum(sizes(SMALL)) * 4 / n and three == 1.5 * one
 
-    n = world_size
-    assert all(size % n == 0 for size in sizes(SMALL)) or n == 3
-    for (one, two, three), data_parallel in launch(body, world_size=n):
-        if n == 3:  # padding: a number or two in each bucket, and in each parameter
-            S = sum(-(-size // n) for size in sizes(SMALL))
-            assert three == 3 * (n - 1) * S * 4 and data_parallel <= one == two < 1.001 * data_parallel
-        else:
-            assert one == two == data_parallel == 2 * (n - 1) * sum(sizes(SMALL)) * 4 / n
-            assert three == 1.5 * data_parallel
 
-
+@on_ranks(2)
 def test_micro_batches_cost_stage_1_nothing_and_the_others_a_reduce_scatter_each():
-    def body(reshard):
-        sent = []
-        for stage in STAGES:
-            model, optimizer = build(stage, **({"reshard_after_forward": reshard} if stage == 3 else {}))
-            with record_communication() as log:
-                for number in range(3):
-                    backward(model, number)
-                optimizer.step()
-            sent.append(log.sent_bytes)
-        return sent
-
-    M = sum(sizes(SMALL)) * 4
-    assert launch(body, True, world_size=2)[0] == [M, 2 * M, 4.5 * M]  # (n-1)/n = 1/2 of M a message
-    assert launch(body, False, world_size=2)[0][2] == 3 * M  # gathered once for forward and backward
+    M = sum(sizes(SMALL)) * 4  # (n-1)/n = 1/2 of M a message; without resharding gathered once for both directions
+    for stage, how, messages in ((1, {}, 2), (2, {}, 4), (3, {}, 9), (3, {"reshard_after_forward": False}, 6)):
+        model, optimizer = build(stage, **how)
+        with record_communication() as log:
+            for number in range(3):
+                backward(model, number)
+            optimizer.step()
+        assert log.sent_bytes == messages * M / 2, (stage, how)
 
 
+@on_ranks(2)
 def test_what_offload_moves_lies_on_the_host_to_the_byte():
-    def body():
-        torch.manual_seed(0)
-        model = GPT(SMALL)
-        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, offload=True)
-        backward(model, 0)
-        optimizer.step()
-        blocks = [block for bucket in optimizer.buckets for block in (bucket.master, bucket.block_gradient)]
-        kept = [value for of_one in optimizer.inner.state.values() for value in of_one.values()]
-        return sum(value.nbytes for value in (*blocks, *kept) if value is not None), len(optimizer.state)
-
-    P = sum(sizes(SMALL))
-    for on_host, num_pieces in launch(body, world_size=2):
-        assert on_host == device_memory(P, 2, 2, "fp32", offload=True).host + 4 * num_pieces  # AdamW counts steps
+    model, optimizer = build(2, offload=True)
+    backward(model, 0)
+    optimizer.step()
+    blocks = [block for bucket in optimizer.buckets for block in (bucket.master, bucket.block_gradient)]
+    kept = [value for of_one in optimizer.inner.state.values() for value in of_one.values()]
+    on_host = sum(value.nbytes for value in (*blocks, *kept) if value is not None)
+    counts = 4 * len(optimizer.state)  # AdamW counts steps
+    assert on_host == device_memory(sum(sizes(SMALL)), 2, 2, "fp32", offload=True).host + counts
 
 
+@on_ranks(2)
 def test_nothing_gathered_outlives_its_use_and_one_block_is_whole_at_a_time():
-    def body():
-        model, optimizer = build(3, prefetch=0)
-        whole = {unit.name: [p.padded.untyped_storage() for p in unit.parameters] for unit in model.units}
+    model, _ = build(3, prefetch=0)
+    whole = {unit.name: [p.padded.untyped_storage() for p in unit.parameters] for unit in model.units}
+    seen, kept = [], []
 
-        def gathered():
-            return sorted(name for name, storages in whole.items() if any(s.nbytes() for s in storages))
+    def gathered():
+        return sorted(name for name, storages in whole.items() if any(s.nbytes() for s in storages))
 
-        seen = []
-        for block in model.module.blocks:
-            block.mlp.register_forward_hook(lambda *_: seen.append(gathered()))
-            block.mlp.register_full_backward_hook(lambda *_: seen.append(gathered()))
-        assert gathered() == []
-        backward(model, 0)
-        after = gathered()
-        with torch.no_grad():
-            model(torch.zeros(1, 4, dtype=torch.int64))
-        return seen, after, gathered()
-
-    seen, after_backward, after_evaluation = launch(body, world_size=2)[0]
-    order = [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
-    assert seen == [["", f"blocks.{number}"] for number in order]
-    assert after_backward == after_evaluation == []
+    for block in model.module.blocks:
+        block.mlp.register_forward_hook(lambda mlp, *_: kept.append(mlp.input.weight.t()))  # a reference keeps nothing
+        block.mlp.register_forward_hook(lambda *_: seen.append(gathered()))
+        block.mlp.register_full_backward_hook(lambda *_: seen.append(gathered()))
+    assert gathered() == []
+    backward(model, 0)
+    assert gathered() == []
+    with torch.no_grad():
+        model(torch.zeros(1, 4, dtype=torch.int64))
+    assert gathered() == []
+    assert seen == [["", f"blocks.{number}"] for number in (0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3)]
+    assert kept[0].shape == (64, 256) and not any(view.untyped_storage().nbytes() for view in kept)
 
 
-def test_a_reference_to_a_gathered_parameter_keeps_no_memory():
-    def body():
-        model, kept = build(3)[0], []
-        model.module.blocks[0].mlp.register_forward_hook(lambda mlp, *_: kept.append(mlp.input.weight.t()))
-        backward(model, 0)
-        return kept[0].shape, kept[0].untyped_storage().nbytes()
+@pytest.mark.parametrize("stage", [2, 3])
+@on_ranks(2)
+def test_gradients_leave_while_backward_runs_and_parameters_arrive_before_they_are_needed(stage):
+    def mark(*_):
+        with span("first block"):
+            pass
 
-    assert launch(body, world_size=2)[0] == (torch.Size([64, 256]), 0)
-
-
-def test_gradients_leave_while_backward_runs_and_parameters_arrive_before_they_are_needed():
-    def body(stage):
-        model, _ = build(stage)
-        blocks = getattr(model, "module", model).blocks
-        blocks[0].mlp.register_full_backward_hook(lambda *_: mark())
-
-        def mark():
-            with span("first block"):
-                pass
-
-        backward(model, 0)
-        with record_timeline() as timeline:
-            backward(model, 1)
-        first = min(event.start_s for event in timeline.events if event.name == "first block")
-        sends = [event.start_s for event in timeline.events if event.name == "send"]
-        return sum(start < first for start in sends), len(sends)
-
-    for stage in (2, 3):
-        before, all_of_them = launch(body, stage, world_size=2)[0]
-        assert all_of_them > before > all_of_them / 2
+    model, _ = build(stage)
+    getattr(model, "module", model).blocks[0].mlp.register_full_backward_hook(mark)
+    backward(model, 0)
+    with record_timeline() as timeline:
+        backward(model, 1)
+    first = min(event.start_s for event in timeline.events if event.name == "first block")
+    before = [event.start_s < first for event in timeline.events if event.name == "send"]
+    assert len(before) > sum(before) > len(before) / 2

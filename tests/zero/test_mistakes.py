@@ -18,17 +18,11 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(snapsho
             module = module or nn.Linear(4, 4)
             return module, ZeroOptimizer(module.parameters(), optimizer, stage, **options)
 
-        def backward_twice(stage):
+        def run(stage, *actions):
             module, optimizer = zero(stage=stage)
-            for _ in range(2):
-                module(x).sum().backward()
-                optimizer.step()
-
-        def backward_after_clipping():
-            module, optimizer = zero()
-            module(x).sum().backward()
-            optimizer.clip_grad_norm_(0.1)
-            module(x).sum().backward()
+            for action in actions:
+                {"backward": lambda: module(x).sum().backward(), "step": optimizer.step,
+                 "clip": lambda: optimizer.clip_grad_norm_(0.1)}[action]()
 
         def by_hand():
             module, optimizer = zero(stage=2)
@@ -58,9 +52,9 @@ def test_a_mistake_is_answered_with_what_was_given_and_what_was_expected(snapsho
             "frozen": lambda: zero(module=nn.Linear(2, 2).requires_grad_(False)),
             "bucket": lambda: zero(bucket_cap_mb=0),
             "other shape": lambda: zero(module=nn.Linear(2, 2 + r)),
-            "no zero_grad 1": lambda: backward_twice(1),
-            "no zero_grad 2": lambda: backward_twice(2),
-            "after clipping 1": backward_after_clipping,
+            "no zero_grad 1": lambda: run(1, "backward", "step", "backward", "step"),
+            "no zero_grad 2": lambda: run(2, "backward", "step", "backward", "step"),
+            "after clipping 1": lambda: run(1, "backward", "clip", "backward"),
             "by hand": by_hand,
             "thawed": thawed,
             "more groups": lambda: zero()[1].add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
