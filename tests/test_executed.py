@@ -1,4 +1,4 @@
-"""Notebooks are executed once, with what became of its headlines; the comparison is strict."""
+"""Notebooks are executed once, with what each cell cost and what became of its headlines; the comparison is strict."""
 
 import asyncio
 import copy
@@ -16,15 +16,16 @@ from tools import cells, run_notebooks
 from tools.run_notebooks import digest, execute, failure, summary
 
 ROOT = Path(__file__).resolve().parents[1]
+BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint('ready', flush=True)\ninput()"
 CELLS = (
-    "import os\nfrom course_lib.widgets import Chart",
-    "1 + 1",
-    "2 + 2",
+    "import os\nimport subprocess\nimport sys\nfrom course_lib.widgets import Chart",
+    f"child = subprocess.Popen([sys.executable, '-c', {BURN!r}], stdin=-1, stdout=-1)\nchild.stdout.readline()",
+    f"subprocess.run([sys.executable, '-c', {BURN!r}], input=b'x', capture_output=True).returncode",
     "losses = [3.0, 2.0]\nChart('Losses fall', 'year', 'loss', points={'loss': ([1, 2], losses)}, "
     "holds=losses[1] < losses[0])",
     "1 / 0",
     "from ipykernel import get_connection_info\nprint(os.environ['COURSE_TEXT'])\nprint(get_connection_info())",
-    "os.kill(os.getpid(), 9)",
+    "os.kill(child.pid, 9)\nos.kill(os.getpid(), 9)",
     "print('never')",
 )
 
@@ -36,6 +37,11 @@ def executed(tmp_path_factory) -> nbformat.NotebookNode:
     nbformat.write(new_notebook(cells=list(map(new_code_cell, CELLS))), path)
     (path.parent / "text.txt").write_text("Words.")
     return asyncio.run(execute(path, path.parent / "text.txt"))
+
+
+def test_a_cells_cpu_seconds_are_those_of_its_processes_too_whether_they_live_or_have_ended(executed):
+    lives, ended = (cell.metadata.executed.cpu_s for cell in executed.cells[1:3])
+    assert lives >= 0.4 and ended >= 0.4 and executed.metadata.executed.cpu_s >= lives + ended
 
 
 def test_headlines_are_contradicted_in_the_kernel_and_cells_after_a_failure_run_on_the_text_until_it_dies(executed):

@@ -158,7 +158,7 @@ def test_what_fails_or_prints_two_things_is_not_stored_and_what_is_stored_alread
         outputs = [new_output("stream", name="stdout", text=f"{number} ranks, took {number} s")] if number else [
             new_output("error", ename="E", evalue="no", traceback=["E: no"])]
         notebook = new_notebook(cells=[new_code_cell("f()", outputs=outputs, execution_count=1)])
-        notebook.metadata.executed = nbformat.from_dict({"died": "", "s": 0})
+        notebook.metadata.executed = nbformat.from_dict({"died": "", "cpu_s": 0, "s": 0})
         return notebook
 
     async def next_run(path: Path) -> nbformat.NotebookNode:

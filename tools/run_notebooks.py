@@ -2,9 +2,9 @@
 
     python -m tools.run_notebooks [NB ...] [--text FILE] [--jobs N]      all, on Python's help topics, one by one
 
-Every cell runs, in a fresh kernel, failures included. `executed` in its metadata says what became of its headlines over
-other data (tests/claims), asked right after it; in the notebook's metadata what ran it, for how long, and how many side
-by side.
+Every cell runs, in a fresh kernel, failures included. `executed` in its metadata says its CPU seconds (the kernel's and
+those of all processes below it), its seconds by the clock, and what became of its headlines over
+other data (tests/claims), asked right after it; in the notebook's metadata what ran it, and how many side by side.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
@@ -67,6 +68,15 @@ def digest() -> str:
     return found.hexdigest()[:16]
 
 
+def cpu_s(kernel: psutil.Process) -> float:
+    """User and system seconds of the kernel, of all processes below it, and of those of them that have ended."""
+    total = 0.0
+    for process in [kernel, *kernel.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
 async def verdicts(client: NotebookClient, source: str) -> list[dict[str, str]]:
     """What became of the headlines of the cell that has just run, over data that contradict them: tests/claims."""
     asked = client.kc.execute("", silent=True, store_history=False, user_expressions={"verdicts": (
@@ -83,14 +93,23 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
     """The notebook at `path` with what it prints now. Where its kernel dies, its metadata say so."""
     notebook = nbformat.read(path, as_version=4)
     notebook.metadata.executed = {"python": platform.python_version(), "text": str(text or ""), "beside": beside,
-                                  "digest": digest(), "died": "", "s": 0.0}
-    started = time.perf_counter()
+                                  "digest": digest(), "died": "", "cpu_s": 0.0, "s": 0.0}
+    started, before = time.perf_counter(), {}
+
+    def began(cell: NotebookNode, cell_index: int) -> None:
+        before.update(cpu=cpu_s(kernel()), clock=time.perf_counter())
 
     async def ended(cell: NotebookNode, cell_index: int, execute_reply: dict) -> None:
-        drawn = execute_reply["content"]["status"] == "ok" and DRAWS.search(cell.source)
-        cell.metadata.executed = {"headlines": await verdicts(client, cell.source) if drawn else []}
-        notebook.metadata.executed.s = round(time.perf_counter() - started, 1)
+        used_s, clock_s = cpu_s(kernel()), time.perf_counter()
+        notebook.metadata.executed |= {"cpu_s": round(used_s, 1), "s": round(clock_s - started, 1)}
+        cell.metadata.executed = {
+            "cpu_s": round(used_s - before["cpu"], 2), "s": round(clock_s - before["clock"], 2),
+            "headlines": await verdicts(client, cell.source)
+            if execute_reply["content"]["status"] == "ok" and DRAWS.search(cell.source) else []}
         after_cell(cell)
+
+    def kernel() -> psutil.Process:
+        return psutil.Process(client.km.provisioner.process.pid)
 
     def interruptible(notebook: NotebookNode) -> None:
         """nbclient's handler of Ctrl-C stops the kernel that came last, and the others go on."""
@@ -98,7 +117,8 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
-    client = client_of(notebook, path.parent, on_cell_executed=ended, on_notebook_start=interruptible)
+    client = client_of(notebook, path.parent, on_cell_execute=began, on_cell_executed=ended,
+                       on_notebook_start=interruptible)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
@@ -112,8 +132,8 @@ async def execute(path: Path, text: Path | None = None, beside: int = 1, after_c
 def failure(cell: NotebookNode) -> str:
     """The traceback of a cell that was to run through; empty where it did, or where it fails on purpose."""
     error = None if "raises-exception" in cell.metadata.get("tags", []) else error_of(cell.get("outputs", []))
-    hung = f"(a cell that hangs is interrupted after {CELL_TIMEOUT_S} s)"
-    return "\n".join([*error.traceback, *[hung] * (error.ename == "KeyboardInterrupt")]) if error else ""
+    seconds = cell.metadata.get("executed", {}).get("s", 0)
+    return "\n".join([*error.traceback, f"(after {seconds:.0f} of {CELL_TIMEOUT_S} s)"]) if error else ""
 
 
 def summary(notebook: NotebookNode) -> str:
@@ -121,8 +141,8 @@ def summary(notebook: NotebookNode) -> str:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     failed = [number for number, cell in enumerate(code) if failure(cell)]
     ran = notebook.metadata.executed
-    return f"{len(code)} cells, {ran.s:.0f} s" + f"; FAILED: cells {failed}" * bool(failed) + f"; {ran.died}" * bool(
-        ran.died)
+    return (f"{len(code)} cells, {ran['cpu_s']:.0f} CPU s, {ran['s']:.0f} s by the clock"
+            + f"; FAILED: cells {failed}" * bool(failed) + f"; {ran['died']}" * bool(ran["died"]))
 
 
 async def run(paths: Sequence[Path], text: Path | None, jobs: int) -> None:
