@@ -12,8 +12,8 @@ from tests.groups.mistakes import answers
 from tests.ranks import on_ranks
 
 
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+def sgd(model, lr=0.05):
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=0.01)
 
 
 def step_on(optimizer, model, rows):
@@ -62,7 +62,7 @@ def test_with_h_3_it_averages_after_every_third_step_what_each_rank_made_alone()
     assert log.calls("all_reduce") == 3 and same_everywhere(model)
 
 
-# The parameter server
+# The parameter server: at a rate at which stale gradients with momentum do not grow to inf
 
 def work(server, model, steps):
     with server:
@@ -87,7 +87,7 @@ def test_with_one_worker_it_is_plain_training_and_leaves_unused_parameters_alone
 @on_ranks(4)
 def test_no_worker_leads_by_more_than_the_bound_and_gradients_are_no_staler_than_it_allows(s):
     model, workers = make("Difficult"), 3
-    server = AsyncParameterServer(model, sgd(model), max_staleness=s)
+    server = AsyncParameterServer(model, sgd(model, lr=1e-3), max_staleness=s)
     if server.is_server:
         updates = server.serve()
         assert [update.written for update in updates] == list(range(7 + 8 + 9))
@@ -105,7 +105,7 @@ def test_a_fast_worker_runs_exactly_the_bound_ahead_of_a_slow_one_and_then_waits
         bound, s):
     def body():
         model, token = make("Difficult"), torch.zeros(1)
-        server = AsyncParameterServer(model, sgd(model), max_staleness=bound)
+        server = AsyncParameterServer(model, sgd(model, lr=1e-3), max_staleness=bound)
         if server.is_server:
             return server.serve()
         with server:
@@ -138,7 +138,7 @@ def test_a_worker_that_fails_is_named_and_nobody_hangs():
 
     def body():
         model = make("Difficult")
-        server = AsyncParameterServer(model, sgd(model), max_staleness=0)
+        server = AsyncParameterServer(model, sgd(model, lr=1e-3), max_staleness=0)
         server.serve() if server.is_server else work(server, model, batches())
 
     with pytest.raises(RankFailed, match="no more data"):
@@ -152,8 +152,8 @@ def test_mistakes_are_answered_with_what_was_expected(snapshot):
         server = AsyncParameterServer(model, sgd(model))
         found = answers({
             "period": lambda: LocalSGD(model, None, 0),
-            "bound": lambda: AsyncParameterServer(model, sgd(model), max_staleness=-1),
-            "alone": lambda: AsyncParameterServer(model, sgd(model), group=alone),
+            "bound": lambda: AsyncParameterServer(model, sgd(model, lr=1e-3), max_staleness=-1),
+            "alone": lambda: AsyncParameterServer(model, sgd(model, lr=1e-3), group=alone),
             "before pull": server.pull if server.is_server else server.push,
             "the other's part": server.__enter__ if server.is_server else server.serve,
         })

@@ -1,16 +1,23 @@
 """A recorded timeline on a page: the events of real ranks, to zoom into, and the file for Perfetto."""
 
+import io
 import json
 
 import pytest
+from PIL import Image
 
 from course_lib.runtime import launch, record_timeline, span
 from tests.site.live.page import write_page
-from tools.site.outputs import timeline_figure
+from tools.site.outputs import picture
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
-IMAGE = '<p class="course-picture"><img alt="Timeline of 2 ranks" width="100" height="50" src="data:,"></p>'
+
+
+def figure(trace, folder):
+    """As a page has it."""
+    Image.new("RGB", (100, 50)).save(png := io.BytesIO(), "png")
+    return picture("", "Timeline of 2 ranks", png.getvalue(), trace, folder, "../")
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +34,7 @@ def timeline(site):
                 dist.all_reduce(torch.ones(1000))
 
     found = launch(work, world_size=2).timeline
-    figure = timeline_figure(IMAGE, found.data_to_keep()["chrome_trace"], site / "pictures", "../")
-    write_page(site / "pages" / "timeline.html", figure)
+    write_page(site / "pages" / "timeline.html", figure(found.data_to_keep()["chrome_trace"], site / "pictures"))
     return found
 
 
@@ -105,7 +111,7 @@ def test_a_timeline_has_nothing_serious_fits_a_telephone_and_stays_a_picture_whe
         timeline, site, opened, look):
     look.at("pages/timeline.html")
     assert "\n".join(look.faults) == "" and look.counts["timelines"] == 1
-    write_page(site / "pages" / "gone.html", timeline_figure(IMAGE, '{"traceEvents": []}', site / "nowhere", "../"))
+    write_page(site / "pages" / "gone.html", figure('{"traceEvents": []}', site / "nowhere"))
     page = opened("gone.html").page
     page.get_by_role("button", name="Zoom into it").click()
     page.get_by_text("The events did not load: 404 File not found. The recorded picture stays.").wait_for()
