@@ -40,8 +40,9 @@ def kill_own_children(spare: Collection[int] = ()) -> None:
         except ChildProcessError:  # no child at all: the usual case
             return
         if not ended:
-            _kill(psutil.Process().children(recursive=True))
-            time.sleep(0.001)
+            doomed = psutil.Process().children(recursive=True)
+            _kill(doomed)
+            _wait_for_end(doomed)  # a child's child is not ours to collect, and has no environment left to be known by
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
 
 
