@@ -119,7 +119,7 @@ test: lint
 	exit $$status
 
 # What .ci/run runs after it.
-CI_TESTS = $(TESTS) --cpu-budget=150 --timeout=240 -o faulthandler_timeout=300 --cpu-report=$@ \
+CI_TESTS = $(TESTS) --cpu-budget=150 --timeout=90 -o faulthandler_timeout=300 --cpu-report=$@ \
 	--junitxml=build/$@.xml -m ci
 CLASS := tests/grading tests/test_nbgrader.py tests/test_stock_nbgrader.py tests/tools
 PAGES := tests/browser tests/site

@@ -40,6 +40,7 @@ def feedback(course: Path, student: str) -> str:
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 @STUDENTS
 def test_everybody_gets_the_marks_that_the_work_deserves_and_leaves_nothing_outside(course, students):
     half = POINTS["2.1"] + POINTS["2.2"] + POINTS["2.5"]
@@ -51,6 +52,7 @@ def test_everybody_gets_the_marks_that_the_work_deserves_and_leaves_nothing_outs
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 @STUDENTS
 def test_the_feedback_says_what_is_wrong_and_what_was_measured_and_shows_no_solution(course):
     pages = {student: feedback(course, student) for student in ("half", "hostile", "untouched", "wrong")}
@@ -67,6 +69,7 @@ def test_the_feedback_says_what_is_wrong_and_what_was_measured_and_shows_no_solu
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 @STUDENTS
 def test_grading_again_takes_the_same_inputs_and_another_submission_others(course):
     def seeds(student):
@@ -80,6 +83,7 @@ def test_grading_again_takes_the_same_inputs_and_another_submission_others(cours
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 @STUDENTS
 def test_what_cannot_be_read_is_named_as_failed_and_changes_nobody_elses_marks(course):
     before = scores(course)

@@ -52,6 +52,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 def test_an_empty_submission_gets_nothing_a_right_one_everything_a_costly_one_half_and_each_hears_it(course):
     with open(course / "grades.csv", newline="") as file:
         scores = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}

@@ -8,7 +8,7 @@ from tests.browser.test_alt_text import IMPORTS, PICTURES, images_on
 from tests.browser.test_every_widget import EVERY
 from tools.harness.browser import THEMES
 
-pytestmark = [pytest.mark.browser, pytest.mark.ci]
+pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(240)]
 
 OTHERS = ("predict('How many?', unit='bytes')", "predict('Which?', options=['ring', 'tree'])",
           "locked = predict('Which is locked?', options=['ring', 'tree'])\n"

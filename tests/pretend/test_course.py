@@ -16,7 +16,7 @@ from tools import cells
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
 
-pytestmark = pytest.mark.ci
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(240)]
 
 # Collectives, hooks, shards, an optimiser, memory and times.
 PATHS = [*cells.NOTEBOOKS, *cells.SOLUTIONS]

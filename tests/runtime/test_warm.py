@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.ci  # forced here on any platform: macOS' and Windows' way
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(240)]  # forced here on any platform: macOS' and Windows' way
 _WITHIN_S = 85.0  # a watchdog: interpreters import torch
 
 SCRIPT = '''

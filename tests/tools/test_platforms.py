@@ -39,6 +39,7 @@ def run(command, **more):
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 @pytest.mark.skipif(not CAN_PRETEND, reason="only root can take its own right to namespaces away")
 def test_gradescopes_zip_gives_the_marks_of_nbgrader_in_a_root_without_namespaces(tmp_path):
     source = unpack("gradescope", tmp_path)

@@ -76,6 +76,7 @@ def marks(course):
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(240)
 def test_a_class_that_is_killed_and_started_again_has_every_mark_once_and_regrading_changes_none(course):
     deserved = TRUE_MARKS | {"second download": ALL, "cut": None}
     printed, num_workers, alive = kill_after_first(course)
