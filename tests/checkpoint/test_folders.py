@@ -1,6 +1,8 @@
 """A checkpoint is a folder with a name: complete, or not there; intact, or refused by the name of the file."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,19 @@ def test_the_last_complete_one_is_the_latest_and_an_incomplete_one_is_never_chos
     assert steps_in(saved) == [1, 2, 3]
     assert checkpoint.load(saved, *One(1).both).step == 3
     assert checkpoint.load(saved / "step_00000002", *One(1).both).step == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc which file a descriptor is")
+def test_every_file_and_the_manifest_are_on_the_disk_before_the_name_is_there(tmp_path, unnamed, monkeypatch):
+    done, sync, rename = [], os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(Path(os.readlink(f"/proc/self/fd/{number}")).name)
+                        or sync(number))
+    monkeypatch.setattr(os, "rename", lambda old, new: done.append(Path(new)) or rename(old, new))
+    unnamed[1]()
+    named = done.index(tmp_path / "step_00000001")
+    assert done[named - 2:] == ["manifest.json", ".saving-step_00000001", done[named], tmp_path.name]
+    files = {path.name for path in done[named].iterdir()}
+    assert len(files) > 2 and files <= {str(each).removesuffix(".tmp") for each in done[:named]}
 
 
 def test_where_there_is_none_the_error_says_what_there_is(tmp_path):
