@@ -55,15 +55,22 @@ def notebook(shown: list[str], saved: dict) -> dict:
             "metadata": {"widgets": {STATE: {"state": saved}}} if saved else {}}
 
 
-def test_what_is_saved_has_no_widget_that_no_output_shows():
-    saved = notebook(["a", "b"], {
-        "a": model("long", "sheet", layout="IPY_MODEL_d"), "b": model("long", "sheet"), "d": {"state": {}},
-        "gone": model("long", "sheet"), "gone_too": model("rare")})
+def test_what_is_saved_has_one_copy_of_each_script_and_no_widget_that_no_output_shows():
+    saved = notebook(["a", "b", "c"], {
+        "a": model("long", "sheet", layout="IPY_MODEL_d"), "b": model("long", "sheet"), "c": model("other"),
+        "d": {"state": {}}, "gone": model("long", "sheet"), "gone_too": model("rare")})
     trim(saved)
-    assert saved["metadata"]["widgets"][STATE]["state"].keys() == {"a", "b", "d"}
+    state = saved["metadata"]["widgets"][STATE]["state"]
+    assert state.keys() == {"a", "b", "c", "d"}
+    scripts, sheets = ([state[name]["state"][kind] for name in "abc"] for kind in ("_esm", "_css"))
+    assert scripts[0] == "long" and scripts[2] == "other" and 'get_model("a")' in scripts[1]
+    assert sheets == ["sheet", "", ""]
     again = copy.deepcopy(saved)
     trim(again)
     assert again == saved
+    del saved["cells"][0]["outputs"][0]  # the widget that lent its script goes, and the script stays
+    trim(saved)
+    assert saved["metadata"]["widgets"][STATE]["state"] == {"b": model("long", "sheet"), "c": model("other")}
 
 
 def test_a_widget_whose_state_is_lost_leaves_its_picture_and_what_has_no_widgets_is_saved_as_it_is():
