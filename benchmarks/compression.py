@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data_parallel import DistributedDataParallel, power_sgd_hook, top_k_hook
-from course_lib.data_parallel.buckets import Bucket
+from course_lib.data_parallel.averaging import Bucket
 from course_lib.reference import GPT, GPTConfig, batches, evaluate, load_text
 from course_lib.runtime import launch
 from tools import other_text

@@ -1,7 +1,7 @@
 """A step of a pipeline on 4 ranks: ours against the same schedule of torch.distributed.pipelining, on the same GPT.
 
 `python -m benchmarks.pipeline_parallel [--delay S]` prints another table: the measured idle share of every schedule
-beside the simulated one, where waiting stands in for a GPU's work (course_lib/pipeline_parallel/delay.py).
+beside the simulated one, where waiting stands in for a GPU's work (course_lib/pipeline_parallel/execute.py).
 """
 
 import argparse

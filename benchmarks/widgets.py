@@ -26,7 +26,7 @@ SLIDERS = {  # a slider of each widget, and the parameter that it sets
 IMPORTS = f"""\
 import ipywidgets
 from IPython.display import Image, display
-from course_lib.pictures.figures import to_png
+from course_lib.pictures.painter import to_png
 from course_lib.widgets import {", ".join(SLIDERS)}
 
 def redrawn(kind, name):

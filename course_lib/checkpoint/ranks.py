@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from course_lib.groups.agreement import agree
+from course_lib.groups.exchange import agree
 from course_lib.groups.membership import member
 
 T = TypeVar("T")

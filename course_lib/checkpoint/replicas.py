@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.ranks import all_ranks
-from course_lib.groups.agreement import agree
+from course_lib.groups.exchange import agree
 from course_lib.groups.membership import Group, member
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

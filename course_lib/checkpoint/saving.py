@@ -27,7 +27,7 @@ from course_lib.checkpoint.piece import State
 from course_lib.checkpoint.random_state import PREFIX, random_pieces
 from course_lib.checkpoint.ranks import RankGroup, all_ranks, beside
 from course_lib.checkpoint.runs import Lock, Run, Unnamed
-from course_lib.groups.agreement import fingerprint
+from course_lib.groups.exchange import fingerprint
 
 
 class Saving:

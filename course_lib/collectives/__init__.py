@@ -33,15 +33,12 @@ from course_lib.costs.links import Link, collective_time, fit_link, hardware_lin
 from course_lib.lazy import load_on_use
 
 load_on_use(__name__, {
-    "all_to_all": ("pairwise_all_to_all",),
     "differentiable": ("all_gather_along", "all_to_all_along", "copy_to_group", "gather_from_group",
                        "reduce_from_group", "reduce_scatter_along", "scatter_to_group"),
-    "halving_doubling": ("halving_doubling_all_reduce",),
-    "hierarchical": ("hierarchical_all_reduce",),
-    "recursive_doubling": ("recursive_doubling_all_reduce",),
-    "ring": ("ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"),
-    "root": ("gather", "naive_all_reduce", "scatter"),
-    "tree": ("tree_all_reduce", "tree_broadcast", "tree_reduce"),
+    "direct": ("gather", "naive_all_reduce", "pairwise_all_to_all", "scatter"),
+    "ring": ("hierarchical_all_reduce", "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"),
+    "tree": ("halving_doubling_all_reduce", "recursive_doubling_all_reduce", "tree_all_reduce", "tree_broadcast",
+             "tree_reduce"),
 })
 
 __all__ = [

@@ -5,16 +5,47 @@
 ceil(log2 n) steps, against n-1 around a ring: the choice for short messages. Each step moves the whole message M:
 the ring's choice for long ones. A reduction is the same tree run backwards.
 Source: Thakur, Rabenseifner and Gropp 2005.
+
+Any number of ranks for an all-reduce among a power of two of them: fold in, fold out.
+
+    n = 6, p = 4      in: 4 -> 0, 5 -> 1      all-reduce among 0 to 3      out: 0 -> 4, 1 -> 5
+
+The ranks above the largest power of two p hand their tensor to a partner first, wait, and get the result in the end:
+one message of M more on the way in and one on the way out.
+Source: Thakur, Rabenseifner and Gropp 2005.
+
+All-reduce in 2 log2 n steps without sending more than the ring: recursive halving, then recursive doubling.
+
+Halving: partners exchange halves of what they still work on; each reduces the half that it keeps. After log2 n steps
+a rank holds 1/n of the result. Doubling: the same exchanges backwards, now with finished pieces.
+
+    steps 2 log2 n (ring: 2(n-1))      bytes 2 (n-1)/n M (ring: the same)
+
+n that is no power of two: see folding.py.
+Source: Rabenseifner 2004, "Optimization of collective reduction operations", as in Thakur et al. 2005.
+
+All-reduce in log2 n steps, for short messages: in each step partners exchange all that they have.
+
+    n = 4      step 1: 0 <-> 1, 2 <-> 3      step 2: 0 <-> 2, 1 <-> 3
+
+After a step twice as many ranks' tensors are added up in each place. Half the steps of halving-doubling, whose messages
+get shorter instead: what a step costs before the first byte counts here.
+
+    steps log2 n (halving-doubling: 2 log2 n)      bytes log2 n M (halving-doubling: 2 (n-1)/n M)
+
+n that is no power of two: see folding.py.
+Source: Thakur, Rabenseifner and Gropp 2005.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_global_rank
 
-from course_lib.collectives.messages import in_place
-from course_lib.collectives.reduction import check, combine, finish
-from course_lib.costs.links import powers_of_two_below
-from course_lib.groups.membership import member
+from course_lib.collectives.messages import COMBINE, check, combine, finish, in_place
+from course_lib.costs.links import largest_power_of_two, powers_of_two_below
+from course_lib.groups.membership import Member, member
 
 
 def tree_broadcast(tensor: Tensor, src: int = 0, group: ProcessGroup | None = None) -> None:
@@ -65,3 +96,68 @@ def tree_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group
     root = get_global_rank(me.group, 0)
     tree_reduce(tensor, root, op, group)
     tree_broadcast(tensor, root, group)
+
+
+AmongFirst = Callable[[Tensor, ReduceOp.RedOpType, Member, int], None]  # (flat (N,), op, me, p): the first p places
+
+
+def folded_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType, group: ProcessGroup | None,
+                      among_first: AmongFirst) -> None:
+    """All-reduce `tensor` in place over any n ranks by `among_first`, which takes a power of two of them."""
+    check(op, tensor)
+    me = member(group)
+    p = largest_power_of_two(me.n)
+    with in_place(tensor, me) as flat:  # (N,)
+        # These ranks sit out: pairs at distance 1, 2, 4 ... leave nobody over only among a power of two.
+        if me.r >= p:
+            me.send(flat, to=me.r - p)
+            me.receive(flat, source=me.r - p)
+            return
+        if me.r + p < me.n:
+            combine(op, flat, me.receive(torch.empty_like(flat), source=me.r + p))
+        among_first(flat, op, me, p)
+        if me.r + p < me.n:
+            me.send(flat, to=me.r + p)
+
+
+def halving_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
+                                group: ProcessGroup | None = None) -> None:
+    """All-reduce `tensor` in place. Any n; with a power of two of ranks each sends 2 (n-1)/n M bytes."""
+    folded_all_reduce(tensor, op, group, halve_and_double)
+
+
+def halve_and_double(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
+    """All-reduce `flat` (N,) among the first p places, p a power of two."""
+    region, steps = flat, []
+    for distance in powers_of_two_below(p):  # nearest first: the longest messages travel least
+        partner = me.r ^ distance
+        low, high = region.tensor_split(2)
+        mine, theirs = (high, low) if me.r & distance else (low, high)
+        received = me.exchange(theirs, partner, torch.empty_like(mine), partner)
+        # From here on only `mine` is worked on: messages get half as long with each step.
+        region = combine(op, mine, received)
+        steps.append((partner, mine, theirs))
+    finish(op, region, me.n)
+    # The same pairs backwards. `theirs` is where the partner's finished half belongs, so it is received in place.
+    for partner, mine, theirs in reversed(steps):
+        me.exchange(mine, partner, theirs, partner)
+
+
+def recursive_doubling_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM,
+                                  group: ProcessGroup | None = None) -> None:
+    """All-reduce `tensor` in place. Any n; with a power of two of ranks each sends log2 n M bytes."""
+    folded_all_reduce(tensor, op, group, exchange_all)
+
+
+def exchange_all(flat: Tensor, op: ReduceOp.RedOpType, me: Member, p: int) -> None:
+    """All-reduce `flat` (N,) among the first p places, p a power of two."""
+    # One buffer for all steps: what came is added into `flat` before the next message.
+    received = torch.empty_like(flat)
+    for distance in powers_of_two_below(p):
+        partner = me.r ^ distance
+        me.exchange(flat, partner, received, partner)
+        # Everybody reduces everything, and all have to get the same bits. a + b is b + a, but of 0 and -0 the maximum
+        # is the first, and of two NaN the sum is the second: so both partners begin with the lower place's.
+        low, high = (received, flat) if me.r & distance else (flat, received)
+        COMBINE[op](low, high, out=flat)
+    finish(op, flat, me.n)

@@ -18,7 +18,7 @@ Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Tra
 
 from dataclasses import dataclass
 
-from course_lib.costs.checks import at_least
+from course_lib.costs.numbers import at_least
 from course_lib.facts import Shape
 
 RECOMPUTE = ("none", "selective", "full")

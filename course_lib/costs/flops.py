@@ -9,9 +9,22 @@ implementation that skips what the causal mask hides does half of that part.
 MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
 recomputation has an HFU of about 4/3 of its MFU. Sources: Kaplan et al. 2020 (6ND);
 Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
+
+How long a device computes: matrix products, and passes over memory between them.
+
+    P  FLOP/s that large products reach     W  bytes/s of the device's memory     w  bytes of a number
+
+A product of (m, k) and (k, n) takes its arithmetic and one trip of its three matrices through memory, one after the
+other:
+
+    2 mkn / P + w (mk + kn + mn) / W  =  2 mkn / P (1 + w P/(2W) (1/n + 1/m + 1/k))
+
+So a product is slow where one of its sizes is not large against P/W, the intensity of the machine: an H100 wants
+hundreds, and a matrix that tensor parallelism has cut into eight has not got them. The roofline (flops.py) would take
+the larger of the two instead; real kernels begin with a load and end with a store that nothing hides.
 """
 
-from course_lib.costs.checks import above_zero, at_least
+from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import Shape
 
 UTILISATION = 0.4  # of the peak: an assumption, what good training reaches
@@ -203,3 +216,15 @@ def matmul_intensity(m: int, k: int, n: int, bytes_per_number: int = 2) -> float
     """
     m, k, n = (at_least(value, 1, name) for value, name in ((m, "m"), (k, "k"), (n, "n")))
     return 2 * m * k * n / (at_least(bytes_per_number, 1, "bytes_per_number") * (m * k + k * n + m * n))
+
+
+def matmul_seconds(m: float, k: float, n: float, flops_per_s: float, bytes_per_s: float, bytes_per_number: float = 2,
+                   count: float = 1) -> float:
+    """Seconds of `count` products (m, k) @ (k, n), one after the other. 0 where a size is 0."""
+    P, W = above_zero(flops_per_s, "flops_per_s"), above_zero(bytes_per_s, "bytes_per_s")
+    return count * (2 * m * k * n / P + bytes_per_number * (m * k + k * n + m * n) / W)
+
+
+def pass_seconds(num_bytes: float, bytes_per_s: float, passes: float = 1) -> float:
+    """Seconds of reading or writing `num_bytes` of memory `passes` times."""
+    return passes * num_bytes / above_zero(bytes_per_s, "bytes_per_s")

@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from course_lib.costs.context_parallel import ring_attention_bytes
-from course_lib.costs.experts import Counts, combine_bytes, count_bytes, dispatch_bytes
+from course_lib.costs.mixture import Counts, combine_bytes, count_bytes, dispatch_bytes
 from course_lib.costs.sharding import fill_buckets, shard_size
+from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
 
 Bytes = dict[str, int | Fraction]

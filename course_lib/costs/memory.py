@@ -17,7 +17,7 @@ Optimizers via Block-wise Quantization" (a byte for each moment; the scale of ea
 
 from dataclasses import dataclass, replace
 
-from course_lib.costs.checks import above_zero, at_least
+from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import PAPER_DEVICES, PAPER_MODELS, Shape
 
 STAGE_NAMES = {0: "data parallel", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}

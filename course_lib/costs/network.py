@@ -31,9 +31,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from course_lib.costs.checks import at_least
-from course_lib.costs.links import Link, collective_time, hardware_link, sent_share
-from course_lib.costs.reached import Reached, across_step_s, reached_shares, slower
+from course_lib.costs.links import (
+    Link,
+    Reached,
+    across_step_s,
+    collective_time,
+    hardware_link,
+    reached_shares,
+    sent_share,
+    slower,
+)
+from course_lib.costs.numbers import at_least
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))

@@ -8,9 +8,9 @@ Sources: Amdahl 1967; Gustafson 1988; Hockney 1994 (alpha + beta M).
 import math
 from collections.abc import Sequence
 
-from course_lib.costs.checks import above_zero, at_least, fraction
 from course_lib.costs.links import Link, dot
 from course_lib.costs.network import Network, all_reduce_s
+from course_lib.costs.numbers import above_zero, at_least, fraction
 
 
 def amdahl(parallel_share: float, num_devices: int) -> float:

@@ -13,13 +13,10 @@
 `group=None` is the world, and every process group of torch.distributed will do.
 """
 
-from course_lib.data_parallel.averaging import average_each, average_flat, loss_weight
-from course_lib.data_parallel.buckets import Bucket
+from course_lib.data_parallel.asynchronous import AsyncParameterServer, LocalSGD, Update
+from course_lib.data_parallel.averaging import Bucket, average_each, average_flat, loss_weight
 from course_lib.data_parallel.ddp import DistributedDataParallel
-from course_lib.data_parallel.hooks import all_reduce_hook, bf16_hook, fp16_hook, top_k_hook
-from course_lib.data_parallel.local_sgd import LocalSGD
-from course_lib.data_parallel.parameter_server import AsyncParameterServer, Update
-from course_lib.data_parallel.power_sgd import power_sgd_hook
+from course_lib.data_parallel.hooks import all_reduce_hook, bf16_hook, fp16_hook, power_sgd_hook, top_k_hook
 from course_lib.data_parallel.sampler import ShardedSampler
 
 __all__ = [

@@ -4,16 +4,26 @@
 
 The gradient of the mean over all B rows is the sum of b_r/B g_r; an average over the ranks is the sum of 1/n g_r. They
 agree when all b_r are B/n. Otherwise each rank multiplies its loss by n b_r / B first, and they agree again.
+
+Buckets: many gradients in one message.
+
+    n ranks      N numbers in a bucket      g_r the gradient on rank r
+
+A message costs alpha + beta M (chapter 2): one for each parameter pays alpha a hundred times, one for all of them
+cannot start before the last gradient is there. A bucket is the middle, and what is ready is sent.
+
+A bucket holds g_r / n, this rank's share of the average, so that whoever communicates it has only to add. Divided
+before it is sent, too: the sum of n large gradients might not fit into 16 bits, their average does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from course_lib.groups.membership import member
-from course_lib.groups.packing import pack, unpack
+from course_lib.groups.gradients import GradientBucket, cut_tensors, is_missing, pack, unpack
+from course_lib.groups.membership import Group, member
 from course_lib.runtime import device
 
 
@@ -58,3 +68,64 @@ def loss_weight(num_rows: int, group: dist.ProcessGroup | None = None, total: in
         raise ValueError(f"total={total} rows on all ranks, {num_rows} of them here: expected at least one, and no "
                          "fewer than there are here")
     return me.n * num_rows / total
+
+
+class Bucket(GradientBucket):
+    """The parameters of one message. During a backward pass `gradient` (N,) is there, and each .grad a part of it.
+
+    `ready` says that every parameter has brought its gradient. `group` is the process group to add it up in.
+    """
+
+    def __init__(self, index: int, parameters: list[nn.Parameter], group: dist.ProcessGroup) -> None:
+        super().__init__(parameters)
+        self.index, self.group = index, group
+        self.num_bytes = self.num_elements * parameters[0].element_size()
+
+    def take(self, parameter: nn.Parameter) -> Tensor:
+        """Move the gradient of `parameter` in, as a share: one pass over it, which divides and copies."""
+        # Divided on the way in: sums of 16-bit numbers over many ranks could overflow, sums of shares do not.
+        parameter.grad = super().take(parameter, 1 / self.group.size())
+        return parameter.grad
+
+    def complete(self) -> set[nn.Parameter]:
+        """Backward is over. Returns the parameters that still have no gradient at all; they are marked as missing."""
+        for parameter in [p for p in self.missing if p.grad is not None]:
+            self.take(parameter)  # from an earlier backward pass, inside no_sync perhaps
+        return self.mark_missing()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every gradient of the bucket is there, so that it can be sent."""
+        return not self.missing
+
+    def __repr__(self) -> str:
+        return f"Bucket {self.index}: {len(self.parameters)} parameters, {self.num_bytes:,} bytes"
+
+
+def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: float, group: dist.ProcessGroup) -> list[Bucket]:
+    """Buckets of the parameters in reverse: backward begins at the end of the model, where it was registered last."""
+    backward = [parameter for parameter in parameters if parameter.requires_grad][::-1]
+    return [Bucket(index, content, group) for index, content in enumerate(cut_tensors(backward, cap_bytes))]
+
+
+def find_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket]) -> set[nn.Parameter]:
+    """Of the parameters that this rank is `without` a gradient for, those that no rank has one for: the sum of marks
+    says so.
+    """
+    return {parameter for bucket in buckets for parameter in bucket.parameters
+            if parameter in without and is_missing(bucket.parts[parameter])}
+
+
+def ask_for_unused_parameters(without: set[nn.Parameter], buckets: Sequence[Bucket], group: Group) -> set[nn.Parameter]:
+    """As find_unused_parameters, where a hook has lost the marks: it sent 16 bits, or the largest numbers only.
+
+    What nobody has is zero in every element, which all ranks see: only if there is such a parameter do they send the
+    marks again, one number for each.
+    """
+    suspects = [p for bucket in buckets for p in bucket.parameters if not bucket.parts[p].any()]
+    if not suspects:
+        return set()
+    me = member(group)
+    marks = torch.tensor([-0.0 if p in without else 0.0 for p in suspects], device=me.wire(suspects[0].device))
+    dist.all_reduce(marks, group=me.group)
+    return {parameter for parameter, mark in zip(suspects, marks) if is_missing(mark)}

@@ -13,11 +13,11 @@
     model.py       a GPT whose MLPs are experts
     placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib/costs/experts.py, and what hides in hiding.py. `group=None`
+What is sent, dropped and computed is counted in course_lib/costs/mixture.py, and what hides in hiding.py. `group=None`
 is the world.
 """
 
-from course_lib.costs.experts import (
+from course_lib.costs.mixture import (
     balanced_expert_bytes,
     combine_bytes,
     count_bytes,
@@ -33,30 +33,37 @@ from course_lib.costs.experts import (
     split_expert_bytes,
     two_level_bytes,
 )
-from course_lib.costs.hiding import smallest_ffn_size
-from course_lib.expert_parallel.balance import (
-    BiasBalancer,
-    auxiliary_loss,
-    load_balancing_loss,
-    router_z_loss,
-    sum_over_group,
-    update_bias,
+from course_lib.costs.overlap import smallest_ffn_size
+from course_lib.expert_parallel.dispatch import (
+    capacity_mask,
+    dispatch_splits,
+    exchange_rows,
+    permute,
+    tokens_per_expert,
+    unpermute,
 )
-from course_lib.expert_parallel.dispatch import dispatch_splits, exchange_rows
 from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.full_state import full_state_dict
 from course_lib.expert_parallel.gradients import (
     average_expert_gradients,
     average_gradients,
     average_replicated_gradients,
     clip_grad_norm_,
     expert_parameters,
+    full_state_dict,
     make_groups,
     replicated_parameters,
 )
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
-from course_lib.expert_parallel.model import MoEGPT, moe_gpt
-from course_lib.expert_parallel.permute import capacity_mask, permute, tokens_per_expert, unpermute
+from course_lib.expert_parallel.model import (
+    BiasBalancer,
+    MoEGPT,
+    auxiliary_loss,
+    load_balancing_loss,
+    moe_gpt,
+    router_z_loss,
+    sum_over_group,
+    update_bias,
+)
 from course_lib.expert_parallel.placement import place_experts, rank_loads
 from course_lib.expert_parallel.routing import Routing, TopKRouter, route
 from course_lib.groups.membership import SINGLE

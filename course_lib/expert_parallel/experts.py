@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from course_lib.groups.tensors import as_autocast
+from course_lib.groups.membership import as_autocast
 
 ACTIVATIONS = ("gelu", "swiglu")
 

@@ -21,15 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.costs.experts import expert_capacity, experts_per_rank, first_expert
+from course_lib.costs.mixture import expert_capacity, experts_per_rank, first_expert
+from course_lib.expert_parallel.dispatch import capacity_mask, tokens_per_expert
 from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.permute import capacity_mask, tokens_per_expert
 from course_lib.expert_parallel.routing import Routing, TopKRouter
-from course_lib.expert_parallel.through import through_experts, through_experts_in_chunks
-from course_lib.expert_parallel.two_level import Nodes, require_nodes, through_nodes
-from course_lib.groups.membership import Group, Member, member_or_single
-from course_lib.groups.packing import broadcast
-from course_lib.groups.tensors import describe
+from course_lib.expert_parallel.through import (
+    Nodes,
+    require_nodes,
+    through_experts,
+    through_experts_in_chunks,
+    through_nodes,
+)
+from course_lib.groups.gradients import broadcast
+from course_lib.groups.membership import Group, Member, describe, member_or_single
 
 
 class MoELayer(nn.Module):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.groups.tensors import describe
+from course_lib.groups.membership import describe
 
 SCORINGS = ("softmax", "sigmoid")
 

@@ -21,46 +21,43 @@
 """
 
 from course_lib.facts.claims import CLAIMS, Claim, claim
-from course_lib.facts.collectives import (
-    MEASURED_COLLECTIVES,
-    RING_ON_NVLINK4,
-    SHARED_CLUSTER,
-    MeasuredCollective,
-    measured_collectives,
-)
 from course_lib.facts.corpora import A100_CLOCK, A100_MEMORY, CORPORA, STORAGE, Corpus, MemoryLevel, Storage
-from course_lib.facts.expert_models import EXPERT_LAYERS, EXPERT_REPORTS, ExpertLayer, expert_layer
 from course_lib.facts.fact import Fact, find, nearest_first
-from course_lib.facts.failures import (
-    LLAMA_3_CAUSES,
-    LLAMA_3_EFFECTIVE,
-    LLAMA_3_GPU_HOURS,
-    LLAMA_3_GPUS,
-    LLAMA_3_SNAPSHOT,
-    LLAMA_3_UNEXPECTED,
-)
 from course_lib.facts.hardware import (
     ACCELERATORS,
     DEVICE_VARIANTS,
+    ELECTRICITY,
     FRONTIER,
+    HOUSEHOLD,
     MEASURED_MATMUL,
+    PRICES,
+    PUE_AVERAGE,
     SYSTEMS,
     Accelerator,
     DeviceVariant,
+    Price,
     System,
     accelerator,
+    hourly_prices,
     reported_as,
 )
 from course_lib.facts.links import (
+    CUT_MLP_TIMES,
     LINKS,
     LLAMA_3_OVERSUBSCRIPTION,
     LLAMA_3_POD,
+    MEASURED_COLLECTIVES,
+    RING_ON_NVLINK4,
+    SHARED_CLUSTER,
     STEP_LATENCY,
     TREE_STEP_LATENCY,
+    TWO_HOST_STEP_TIMES,
     Interconnect,
+    MeasuredCollective,
+    RecordedTimes,
     interconnect,
+    measured_collectives,
 )
-from course_lib.facts.long_rows import LONG_ROWS
 from course_lib.facts.models import (
     DEEPSEEK_V3_GPU_HOURS,
     GPT3_COSTS,
@@ -75,21 +72,30 @@ from course_lib.facts.models import (
     ReportedRun,
     model,
 )
-from course_lib.facts.pipeline_bubbles import BUBBLE_RATES, BubbleRates
-from course_lib.facts.prices import (
-    ELECTRICITY,
-    HOUSEHOLD,
-    PRICES,
-    PUE_AVERAGE,
-    Price,
-    hourly_prices,
+from course_lib.facts.published import (
+    BUBBLE_RATES,
+    LLAMA_3_CAUSES,
+    LLAMA_3_EFFECTIVE,
+    LLAMA_3_GPU_HOURS,
+    LLAMA_3_GPUS,
+    LLAMA_3_SNAPSHOT,
+    LLAMA_3_UNEXPECTED,
+    LONG_ROWS,
+    MEASURED_THROUGHPUT,
+    PAPER_DEVICES,
+    PAPER_MODELS,
+    PAPER_TABLE_1,
+    PUBLISHED_T,
+    SC21_LAYOUTS,
+    SPLIT_RUNS,
+    BubbleRates,
+    MeasuredThroughput,
+    PublishedLayout,
+    SplitRun,
+    published_rows,
+    published_table,
 )
-from course_lib.facts.published import published_rows, published_table
-from course_lib.facts.shape import LatentAttention, Shape
-from course_lib.facts.split_runs import PUBLISHED_T, SC21_LAYOUTS, SPLIT_RUNS, PublishedLayout, SplitRun
-from course_lib.facts.throughput import MEASURED_THROUGHPUT, MeasuredThroughput
-from course_lib.facts.two_hosts import CUT_MLP_TIMES, TWO_HOST_STEP_TIMES, RecordedTimes
-from course_lib.facts.zero_memory import PAPER_DEVICES, PAPER_MODELS, PAPER_TABLE_1
+from course_lib.facts.shape import EXPERT_LAYERS, EXPERT_REPORTS, ExpertLayer, LatentAttention, Shape, expert_layer
 
 __all__ = [
     "A100_CLOCK",

@@ -14,8 +14,7 @@ from tempfile import NamedTemporaryFile
 from course_lib.grading import recorded
 from course_lib.grading.examples import examples_of
 from course_lib.grading.report import Report
-from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.stable import stable_output
+from course_lib.pictures.drawn import Drawn, stable_output
 
 FOLDER = ".progress"
 ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test

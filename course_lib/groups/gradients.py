@@ -5,17 +5,104 @@
 A parameter that no rank used has no gradient, and AdamW must leave it alone; one with a gradient of zeros decays. In a
 sum over the ranks the two look alike. So a rank without a gradient sends minus zeros: whatever is added to them wins,
 and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
+
+Many tensors in one message: a message costs alpha + beta M, and one for each tensor pays alpha again and again.
+
+    N  numbers in a message
+
+`pack` and `unpack` are inverse to each other: unpack(*pack(tensors)) are the tensors.
+
+The norm of a gradient that no rank has as a whole: (sum of all |g|^p)^(1/p), its sum taken over the ranks.
+
+Parameters that were cut, and replaced by their parts: whoever made an optimiser before steps on what no module uses.
+
+Their .grad is None for ever, so that such an optimiser changes nothing, and says nothing.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from course_lib.groups.membership import Group, member
-from course_lib.groups.packing import LARGE_BYTES, cut_tensors, unpack
+from course_lib.costs.sharding import cut_buckets
+from course_lib.groups.membership import Group, Member, member
+
+LARGE_BYTES = 250 << 20  # a message where nothing is computed meanwhile; bounds the copy that pack makes
+
+Shapes = Sequence[Sequence[int]]
+
+
+def pack(tensors: Sequence[Tensor]) -> tuple[Tensor, list[torch.Size]]:
+    """The numbers of all `tensors`, of one dtype and device, one after the other (N,), and their shapes."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors]), [tensor.shape for tensor in tensors]
+
+
+def unpack(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+    """Views of `flat` (N,) in these shapes, one after the other. What is left at its end is padding."""
+    shapes = [torch.Size(shape) for shape in shapes]
+    sizes = [shape.numel() for shape in shapes]
+    return [part.view(shape) for part, shape in zip(flat[:sum(sizes)].split(sizes), shapes)]
+
+
+def unpack_into(tensors: Iterable[Tensor], flat: Tensor) -> None:
+    """Copy the parts of `flat` (N,) into the tensors that it was packed from."""
+    tensors = list(tensors)
+    for tensor, part in zip(tensors, unpack(flat, [tensor.shape for tensor in tensors])):
+        tensor.copy_(part)
+
+
+def cut_tensors(tensors: Iterable[Tensor], cap_bytes: float) -> list[list[Tensor]]:
+    """Lists of one dtype and device and of at most `cap_bytes`, a larger tensor being alone in its.
+
+    In the order in which they are full when the tensors arrive one by one. Empty tensors are in none.
+    """
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
+    # Kinds are cut apart from each other, then all messages are ordered by their last tensor: that is when each is
+    # full.
+    messages = [[indices[place] for place in places] for indices in kinds.values()
+                for places in cut_buckets([tensors[index].nbytes for index in indices], cap_bytes)]
+    return [[tensors[index] for index in indices] for indices in sorted(messages, key=max)]
+
+
+def require_cap(bucket_cap_mb: float) -> None:
+    """ValueError for what is no size of a bucket."""
+    if isinstance(bucket_cap_mb, bool) or not (isinstance(bucket_cap_mb, (int, float)) and bucket_cap_mb > 0):
+        raise ValueError(f"bucket_cap_mb={bucket_cap_mb!r}: expected a number of MiB above 0")
+
+
+@torch.no_grad()
+def broadcast(tensors: Iterable[Tensor], group: Group = None, cap_bytes: float = LARGE_BYTES) -> None:
+    """Give every rank what place 0 holds: one message for each dtype and device, or every `cap_bytes` of it."""
+    me = member(group)
+    for some in cut_tensors(tensors, cap_bytes) if me.n > 1 else []:
+        flat, _ = pack(some)
+        dist.broadcast(flat, group=me.group, group_src=0)
+        # Place 0 has them already.
+        if me.r > 0:
+            unpack_into(some, flat)
+
+
+@torch.no_grad()
+def add_up(tensors: Iterable[Tensor], group: Group = None, divide_by: int = 1) -> None:
+    """Give every rank the sum over the ranks, in messages like those of `broadcast`.
+
+    Each rank's share is divided before it is sent: a sum of n large numbers might not fit into 16 bits.
+    """
+    me = member(group)
+    for some in cut_tensors(tensors, LARGE_BYTES):
+        flat, _ = pack(some)
+        if divide_by != 1:
+            flat /= divide_by
+        dist.all_reduce(flat, group=me.group)
+        unpack_into(some, flat)
 
 
 def when_complete(parameters: Iterable[nn.Parameter], method: Callable[[nn.Parameter], None]) -> None:
@@ -148,3 +235,56 @@ def require_first(is_first: bool, name: str) -> None:
     if not is_first:
         raise ValueError(f"{name} got a second gradient in one backward pass, when the first was under way. Two "
                          "reentrant checkpoints that share a parameter do that: use checkpoint(use_reentrant=False)")
+
+
+def total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], norm_type: float, me: Member,
+               device: torch.device) -> Tensor:
+    """The norm over all ranks' `shards`, and over `replicated` gradients, which are the same everywhere and count once.
+
+    A scalar on `device`. Collective: one number. ValueError for a norm_type that is no norm.
+    """
+    p = float(norm_type)
+    if not p > 0:
+        raise ValueError(f"norm_type={norm_type!r}: expected a number above 0, or math.inf")
+    # Replicated ones on place 0 only: all ranks are added up, and each number counts once.
+    norms = [torch.linalg.vector_norm(g.detach(), p, dtype=torch.promote_types(g.dtype, torch.float32)).to(device)
+             for g in (*shards, *(replicated if me.r == 0 else ()))]
+    # In 64 bits, so that the result hardly depends on how a layout cuts the sum.
+    wide = torch.stack([norm.double() for norm in norms]) if norms else torch.zeros(1, dtype=torch.float64,
+                                                                                      device=device)
+    total = wide.max() if p == math.inf else wide.pow(p).sum()
+    if me.n > 1:
+        dist.all_reduce(total, dist.ReduceOp.MAX if p == math.inf else dist.ReduceOp.SUM, group=me.group)
+    dtype = torch.float32
+    for gradient in (*shards, *replicated):
+        dtype = torch.promote_types(dtype, gradient.dtype)
+    return (total if p == math.inf else total.pow(1 / p)).to(dtype)
+
+
+def clip(gradients: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
+    """As torch.nn.utils.clip_grads_with_norm_: times max_norm / norm, and never more than 1."""
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm={max_norm!r}: expected a number of at least 0")
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device))
+
+
+REPLACED_BY = "_replaced_by"
+
+
+def remember_replacement(parameters: Iterable[nn.Parameter], by: str) -> None:
+    """From now on an optimiser of one of `parameters` raises ValueError when it steps. `by`: who has cut them."""
+    for parameter in parameters:
+        setattr(parameter, REPLACED_BY, by)
+
+
+def require_parts(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for by in (getattr(p, REPLACED_BY, None) for options in optimizer.param_groups for p in options["params"]):
+        if by is not None:
+            raise ValueError(f"this {type(optimizer).__name__} was made before {by} cut the parameters it steps on: "
+                             "expected an optimiser made afterwards, of the parameters() that the module has then")
+
+
+# For all optimisers there are and will be: who cuts a parameter does not know who steps on it.
+register_optimizer_step_pre_hook(require_parts)

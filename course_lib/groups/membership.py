@@ -3,6 +3,8 @@
     n  ranks in the group      r  this rank's place among them, 0 <= r < n
 
 Places, not global ranks: an algorithm is the same in the world and in a sub-group.
+
+A tensor as a backend can send it, as an error names it, and as autocast would have it.
 """
 
 import weakref
@@ -152,3 +154,24 @@ SINGLE = Member(None, 1, 0)  # a group of one, which needs no process group: all
 def member_or_single(group: Group = None) -> Member:
     """As member, but usable outside of launch, where the world is this one process."""
     return SINGLE if group is None and not dist.is_initialized() else member(group)
+
+
+def sendable(tensor: Tensor, me: Member) -> Tensor:
+    """`tensor` as a backend can send it: contiguous, outside autograd, and where the group's wire begins.
+
+    The very same memory where it is so already, otherwise a copy.
+    """
+    return tensor.detach().to(me.wire(tensor.device)).contiguous()
+
+
+def describe(tensor: Tensor, device: torch.device | str | None = None) -> str:
+    """`float32[2, 3] on cpu`, for error messages; `device` where another one than the tensor's own is to be named."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {device or tensor.device}"
+
+
+def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
+    """What F.linear would make of its arguments under torch.autocast: an autograd.Function has to do so itself."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return list(tensors)
+    return [tensor if tensor is None else tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import checkpoint
-from course_lib.groups.agreement import fingerprint
+from course_lib.groups.exchange import fingerprint
 from course_lib.hybrid_parallel.learning_rate import LearningRate
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 from course_lib.reference.text import load_text

@@ -10,7 +10,7 @@ from course_lib.pipeline_parallel.partition import layers_of
 from course_lib.reference import GPT
 from course_lib.tensor_parallel import surgery
 from course_lib.tensor_parallel.parallelize import styles_of
-from course_lib.tensor_parallel.plan import Column, Row, Vocabulary
+from course_lib.tensor_parallel.surgery import Column, Row, Vocabulary
 
 
 def require_trainable(model: GPT, layout: ParallelLayout, *, batch_size: int, num_microbatches: int = 1,

@@ -29,8 +29,8 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.split_experts import SplitExperts
 from course_lib.reference import GPT
 from course_lib.tensor_parallel import surgery
-from course_lib.tensor_parallel.shared import share_parameters
-from course_lib.tensor_parallel.streams import draw_alone
+from course_lib.tensor_parallel.full_state import share_parameters
+from course_lib.tensor_parallel.surgery import draw_alone
 
 
 def deal_out_experts(model: GPT, ep: Member, etp: Member) -> None:

@@ -23,7 +23,7 @@ from course_lib.groups.gradients import average_gradients
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.tensor_parallel.linear import CutModule, RowParallelLinear
-from course_lib.tensor_parallel.plan import Plan, Tokenwise, find_style
+from course_lib.tensor_parallel.surgery import Plan, Tokenwise, find_style
 
 Axes = tuple[str, ...]
 

@@ -15,8 +15,7 @@ from course_lib.costs.flops import utilisation
 from course_lib.facts import reported_as
 from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
 from course_lib.runtime import device, seconds
-from course_lib.runtime.instruments.communication import CommunicationLog
-from course_lib.runtime.instruments.communication_rules import CommunicationEvent, whole
+from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, whole
 
 AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.groups.gradients import clip, total_norm
 from course_lib.groups.membership import member
-from course_lib.groups.norms import clip, total_norm
 from course_lib.hybrid_parallel.kinds import counts_here
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.runtime import device

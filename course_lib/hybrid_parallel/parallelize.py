@@ -23,8 +23,8 @@ from torch import Tensor
 from course_lib import sequence_parallel as tokens_dealt_out
 from course_lib import tensor_parallel
 from course_lib.expert_parallel import MoELayer
+from course_lib.groups.gradients import broadcast
 from course_lib.groups.membership import Member
-from course_lib.groups.packing import broadcast
 from course_lib.hybrid_parallel import state  # noqa: F401  tells checkpoints what a HybridModel holds
 from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_loss, deal_out_experts, deal_out_tokens
 from course_lib.hybrid_parallel.kinds import kinds_of
@@ -44,7 +44,7 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.partition import Stage, layer_costs
 from course_lib.reference import GPT
 from course_lib.runtime import device
-from course_lib.tensor_parallel.plan import GPT_PLAN, Apart, Tokenwise
+from course_lib.tensor_parallel.surgery import GPT_PLAN, Apart, Tokenwise
 
 SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved_1f1b, v=2), "zb-h1": zb_h1, "zb-h2": zb_h2,

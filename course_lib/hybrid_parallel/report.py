@@ -63,7 +63,7 @@ class TrainingReport(Drawn):
         """Three panels: loss over steps, bytes sent by axis, bytes held by kind."""
         from matplotlib.ticker import MaxNLocator  # matplotlib only when drawn
 
-        from course_lib.pictures.figures import new_figure, quiet, to_png
+        from course_lib.pictures.painter import new_figure, quiet, to_png
 
         figure = new_figure(3.4, self._headline(),
                             f"{self.steps[0].tokens:,} tokens per step on {self.world_size} ranks")
@@ -86,7 +86,7 @@ class TrainingReport(Drawn):
 
 def bars(axes: "Axes", sizes: dict[str, int], colour: str, title: str) -> None:
     """A horizontal bar for each size above 0, its bytes written behind it."""
-    from course_lib.pictures.figures import quiet
+    from course_lib.pictures.painter import quiet
 
     shown = {name: size for name, size in sizes.items() if size}
     drawn = axes.barh(list(shown)[::-1], list(shown.values())[::-1], color=colour)

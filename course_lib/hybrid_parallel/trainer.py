@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.costs.flops import step_flops
-from course_lib.groups.agreement import fingerprint
+from course_lib.groups.exchange import fingerprint
 from course_lib.hybrid_parallel import metrics
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.learning_rate import LearningRate
@@ -26,7 +26,7 @@ from course_lib.hybrid_parallel.parallelize import parallelize
 from course_lib.hybrid_parallel.report import TrainingReport
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.reference.progress import progress_bar
+from course_lib.reference.training import progress_bar
 from course_lib.runtime import device, record_communication, record_memory, seconds
 from course_lib.why_distribute import shape_of
 

@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups import gradients as groups_gradients
+from course_lib.groups.gradients import clip, pack, unpack, unpack_into
 from course_lib.groups.membership import Group, Member, member
-from course_lib.groups.norms import clip
-from course_lib.groups.packing import pack, unpack, unpack_into
 from course_lib.hybrid_parallel import kinds, trainer
 from course_lib.hybrid_parallel.kinds import EXPERTS, Kind
 from course_lib.hybrid_parallel.model import HybridModel

@@ -18,7 +18,7 @@ from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
 from course_lib.sequence_parallel.layouts import layout_order
-from course_lib.tensor_parallel import embedding, linear
+from course_lib.tensor_parallel import linear, vocabulary
 from course_lib.tensor_parallel.cut import Cut
 
 SPLIT_BACKWARD = set("IW")
@@ -68,7 +68,7 @@ def f_and_g(book: Book) -> Iterator[Place]:
         return pair(book, "5.1", member(group))[1](x)
 
     yield Place(linear, "ColumnProduct", Product(book, "5.1"))
-    for user in (linear, embedding):
+    for user in (linear, vocabulary):
         yield Place(user, "reduce_from_group", reduce_from_group)
 
 

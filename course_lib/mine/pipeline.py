@@ -9,7 +9,7 @@ from course_lib.hybrid_parallel.layout import AXES, ParallelLayout
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
 from course_lib.pipeline_parallel import Schedule, validate
-from course_lib.pipeline_parallel.actions import Action
+from course_lib.pipeline_parallel.schedules import Action
 
 # Packages export functions of these names
 partitions = importlib.import_module("course_lib.pipeline_parallel.partition")

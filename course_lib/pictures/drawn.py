@@ -1,14 +1,38 @@
-"""Drawn: the base of every value that draws itself in a notebook."""
+"""Drawn: the base of every value that draws itself in a notebook.
+
+Whether output must come out the same each time: while notebooks are made, and where a test compares it.
+
+A picture with its words. JupyterLab gives a PNG no text alternative, so readers get it as HTML, which has one.
+
+A notebook that is committed keeps the PNG beside its sentence: GitHub shows that, and nbval compares it.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
+from html import escape
 from typing import TYPE_CHECKING, Any
-
-from course_lib.pictures.alt_text import with_alt_text
-from course_lib.pictures.stable import stable_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def stable_output() -> bool:
+    """Set by tools/notebooks.py, by the tests and for the kernels that nbval starts; a reader has neither variable."""
+    return "PYTEST_CURRENT_TEST" in os.environ or "COURSE_LIB_STABLE_OUTPUT" in os.environ
+
+
+def with_alt_text(bundle: dict[str, Any], words: str) -> dict[str, Any]:
+    """The MIME bundle with its PNG as an <img> whose alt text is `words`, below a table where it has one."""
+    rest = {mime: data for mime, data in bundle.items() if mime != "image/png"}
+    png = bundle.get("image/png")
+    if png is None:
+        return rest
+    data = png if isinstance(png, str) else base64.b64encode(png).decode()
+    image = f'<img alt="{escape(words)}" src="data:image/png;base64,{data.strip()}" style="max-width: 100%">'
+    return {**rest, "text/html": rest.get("text/html", "") + image}
+
 
 NOT_SEEN = "not seen here: "  # begins the text of a picture whose headline its data contradict
 
@@ -44,7 +68,7 @@ class Drawn:
         """The value as a picture, by default its figure; or None."""
         if (figure := self.figure()) is None:
             return None
-        from course_lib.pictures.figures import to_png  # matplotlib is slow to import
+        from course_lib.pictures.painter import to_png  # matplotlib is slow to import
 
         return to_png(figure)
 

@@ -31,8 +31,9 @@ from course_lib.costs.bubbles import (
     zb_h1_bubble,
 )
 from course_lib.lazy import load_on_use
-from course_lib.pipeline_parallel.actions import Action, Schedule
 from course_lib.pipeline_parallel.schedules import (
+    Action,
+    Schedule,
     dualpipe_v,
     gpipe,
     interleaved_1f1b,

@@ -5,24 +5,149 @@ after it, it sends what it has made; nothing else keeps the ranks together. The 
 over its micro-batches of their mean losses, so each micro-batch's loss is divided by m.
 
     m micro-batches      x what comes into a stage      y what leaves it, or in the last stage the loss / m
+
+Waiting that stands in for a GPU's work, so that bubbles can be seen where ranks share two cores of a processor.
+
+A rank that computes on a GPU leaves its core alone; four ranks that compute on two cores take turns, and no schedule is
+any faster than another. So an action may be told to last at least so long: what is left, it sleeps.
+
+What PipelineParallel cannot work with, said before any rank waits for another.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.groups.agreement import agree, require_equal, start_agreement
-from course_lib.groups.membership import member
-from course_lib.pipeline_parallel import checks
-from course_lib.pipeline_parallel.actions import Action, Schedule
-from course_lib.pipeline_parallel.delay import Delay, lasting, seconds_of
+from course_lib.groups.exchange import agree, fingerprint, require_equal, start_agreement
+from course_lib.groups.membership import Member, member
 from course_lib.pipeline_parallel.dependencies import Result, leaves
-from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox
-from course_lib.pipeline_parallel.shared import SharedGradients, shared_parameters
+from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox, SharedGradients, shared_parameters
+from course_lib.pipeline_parallel.schedules import Action, Schedule
 from course_lib.pipeline_parallel.split_backward import backward_input
+from course_lib.pipeline_parallel.validate import validate
 from course_lib.runtime import device, span
+from course_lib.runtime.instruments.seconds import catch_up
+
+Delay = Mapping[str, float | Sequence[float]]  # seconds by kind of action, for all stages or for each
+
+
+def seconds_of(delay: Delay | None, num_stages: int) -> Callable[[str, int], float]:
+    """A function of (kind, stage): how many seconds such an action lasts at least.
+
+    Kinds that are not named take 0, but B takes as long as I and W together. ValueError for what is no time.
+    """
+    delay = {} if delay is None else delay
+    if not isinstance(delay, Mapping) or set(delay) - set("FBIW"):
+        raise ValueError(f"delay={delay!r}: expected seconds by kind of action, such as "
+                         "{'F': 0.01, 'I': 0.01, 'W': 0.01}; a B takes as long as I and W unless it is named")
+    seconds: dict[str, list[float]] = {}
+    for kind in "FIWB":
+        given = delay.get(kind, 0.0)
+        per_stage = [given] * num_stages if isinstance(given, Real) else list(given)
+        if len(per_stage) != num_stages or not all(isinstance(s, Real) and 0 <= s < math.inf for s in per_stage):
+            raise ValueError(f"delay[{kind!r}]={given!r}: expected seconds of 0 or more, one number or one for each of "
+                             f"{num_stages} stages")
+        seconds[kind] = [float(each) for each in per_stage]
+    if "B" not in delay:
+        seconds["B"] = [i + w for i, w in zip(seconds["I"], seconds["W"])]
+    return lambda kind, stage: seconds[kind][stage]
+
+
+@contextlib.contextmanager
+def lasting(seconds: float | None) -> Iterator[None]:
+    """What happens inside takes at least so many seconds, on a GPU as well; None: as long as it takes."""
+    if seconds is None:
+        yield
+        return
+    catch_up()  # a GPU may still wait for what the action needs, and that is the bubble
+    started = time.perf_counter()
+    yield
+    catch_up()
+    # Only what the action has not taken itself: a delay below that changes nothing.
+    time.sleep(max(0.0, seconds - (time.perf_counter() - started)))
+
+
+def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
+    """What is wrong with the arguments of PipelineParallel on this rank."""
+    # Returned and not raised: a rank that stopped alone would leave the others waiting.
+    if not isinstance(schedule, Schedule):
+        return f"schedule={schedule!r}: expected a Schedule, such as one_f_one_b(p, m)"
+    try:
+        validate(schedule)
+        seconds_of(delay, schedule.num_stages)
+    except ValueError as error:
+        return str(error)
+    if schedule.num_ranks != me.n:
+        return f"the schedule {schedule.name!r} is for {schedule.num_ranks} ranks: expected {me.n}, as in the group"
+    held = schedule.stages[me.r]
+    if isinstance(stages, nn.Module) or not isinstance(stages, Sequence) \
+            or not all(isinstance(stage, nn.Module) for stage in stages):
+        return f"stages is a {type(stages).__name__}: expected a list of this rank's modules, one for each chunk"
+    if len(stages) != len(held):
+        return (f"{len(stages)} stage module{'s' * (len(stages) != 1)} given: expected {len(held)} on rank {me.r}, for "
+                f"stage{'s' * (len(held) != 1)} {', '.join(map(str, held))} of the schedule {schedule.name!r}")
+    if schedule.num_stages - 1 in held and not callable(loss_fn):
+        return f"loss_fn={loss_fn!r}: expected a function of (outputs, targets) on the rank with the last stage"
+    return None
+
+
+def describe_schedule(schedule: Any) -> list[str]:
+    """Lines that are the same on two ranks if the schedules are."""
+    if not isinstance(schedule, Schedule):
+        return ["none"]
+    # A fingerprint for each list: only whether they differ is asked, and lists are long.
+    actions = [f"for rank {rank} actions with the fingerprint {fingerprint(repr(actions)):x}"
+               for rank, actions in enumerate(schedule.actions)]
+    return [f"{schedule.name!r} with {schedule.num_microbatches} micro-batches", f"stages {schedule.stages}", *actions]
+
+
+def problem_with_batch(batch: Any, inputs: bool, m: int) -> str | None:
+    """What is wrong with the inputs of the first stage, or the targets of the last."""
+    name, whose = ("inputs", "first") if inputs else ("targets", "last")
+    if not isinstance(batch, Tensor) or not batch.dim():
+        what = f"a tensor {list(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+        return f"{name} is {what}: expected a tensor of rows on the rank with the {whose} stage"
+    if len(batch) % m or not len(batch):
+        return (f"{name} has {len(batch)} rows, which cannot be cut into {m} micro-batches of equal size: expected a "
+                f"multiple of {m}")
+    return None
+
+
+def describe_batch(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
+    """Rows and a number for shape and dtype of the inputs, rows of the targets; -1 where there are none."""
+    looks = [-1, -1] if inputs is None else [len(inputs), fingerprint(f"{inputs.dtype} {list(inputs.shape)}")]
+    return [*looks, -1 if targets is None else len(targets)]
+
+
+def require_same_rows(everyones: list[list[int]]) -> tuple[int, int]:
+    """The rows of the batch and how it looks, as all ranks know now. ValueError unless inputs and targets fit."""
+    # Ranks that have no inputs or targets sent -1, so the largest number is that of the rank that has them.
+    rows, looks, target_rows = (max(column) for column in zip(*everyones))
+    if rows != target_rows:
+        raise ValueError(f"inputs has {rows} rows and targets {target_rows}: expected as many")
+    return rows, looks
+
+
+def tensor_of(output: Any, stage: int) -> Tensor:
+    """`output`, if it is one tensor. ValueError, naming the stage, otherwise."""
+    if not isinstance(output, Tensor):
+        raise ValueError(f"stage {stage} returned a {type(output).__name__}: expected one tensor")
+    return output
+
+
+def scalar_of(loss: Any) -> Tensor:
+    """`loss` with shape (), if it is one number. ValueError otherwise."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise ValueError(f"loss_fn returned {f'a tensor {list(loss.shape)}' if isinstance(loss, Tensor) else loss!r}: "
+                         "expected the mean over its rows, one number")
+    return loss.reshape(())
 
 
 class PipelineParallel:
@@ -42,10 +167,10 @@ class PipelineParallel:
     def __init__(self, stages: Sequence[nn.Module], schedule: Schedule, group: dist.ProcessGroup | None = None,
                  loss_fn: Callable[[Tensor, Tensor], Tensor] | None = None, delay: Delay | None = None) -> None:
         self.me = member(group)
-        problem = checks.problem_with_arguments(stages, schedule, loss_fn, delay, self.me)
+        problem = problem_with_arguments(stages, schedule, loss_fn, delay, self.me)
         mine = {} if problem else shared_parameters(stages)
         # All that can be wrong is exchanged once, here: no rank waits for a message of one that has raised.
-        facts = agree(problem, (checks.describe_schedule(schedule), sorted(mine)), self.me)
+        facts = agree(problem, (describe_schedule(schedule), sorted(mine)), self.me)
         require_equal([lines for lines, _ in facts], "schedules", "the same one")
         self.stages, self.schedule, self.loss_fn = list(stages), schedule, loss_fn
         self.stage_numbers, self.actions = schedule.stages[self.me.r], schedule.actions[self.me.r]
@@ -85,10 +210,10 @@ class PipelineParallel:
 
     def _begin(self, inputs: Tensor | None, targets: Tensor | None) -> None:
         m, first, last = self.schedule.num_microbatches, 0 in self.stage_numbers, self.last in self.stage_numbers
-        problem = checks.problem_with_batch(inputs if first else targets, first, m) if first or last else None
+        problem = problem_with_batch(inputs if first else targets, first, m) if first or last else None
         if first and last:
-            problem = problem or checks.problem_with_batch(targets, False, m)
-        numbers = checks.describe_batch(inputs if first and not problem else None,
+            problem = problem or problem_with_batch(targets, False, m)
+        numbers = describe_batch(inputs if first and not problem else None,
                                         targets if last and not problem else None)
         # Begun and not waited for: it travels while the first forward pass computes.
         self.agreement = start_agreement(problem, numbers, self.me)
@@ -106,7 +231,7 @@ class PipelineParallel:
         if self.agreement:
             # Only the first message of a step waits here, and by then the agreement has usually arrived.
             everyones, self.agreement = self.agreement(), None
-            looks = checks.require_same_rows(everyones)
+            looks = require_same_rows(everyones)
             self.mailbox.open(new_shapes=looks != self.looks)
             self.shared.begin()
             self.looks = looks
@@ -133,10 +258,10 @@ class PipelineParallel:
         """F: returns what the next stage needs."""
         # A leaf of this rank's own: backward stops here, and x.grad is the message to the stage before.
         x = self.inputs[action.microbatch] if stage == 0 else x.requires_grad_()
-        y = checks.tensor_of(self.stages[action.chunk](x), stage)
+        y = tensor_of(self.stages[action.chunk](x), stage)
         if stage == self.last:
             # Divided here and not at the end, so that gradients of m micro-batches add up to those of the mean.
-            y = checks.scalar_of(self.loss_fn(y, self.targets[action.microbatch])) / self.schedule.num_microbatches
+            y = scalar_of(self.loss_fn(y, self.targets[action.microbatch])) / self.schedule.num_microbatches
             self.loss = self.loss + y.detach()
         self.saved[action.chunk, action.microbatch] = x, y
         # Without its graph, which stays here in `saved`: only numbers travel.

@@ -3,19 +3,25 @@
 A schedule says who sends what to whom and in which order, so a rank knows what will come before it comes. It has the
 next two messages of each neighbour posted, which travel while it computes. Its sends never wait: what it has sent, it
 keeps, until a later message of the receiver proves that the receiver has used it.
+
+Parameters that lie on several ranks, such as an embedding that is the head as well: one gradient for all copies.
+
+Each copy gets the gradient of its own use. The parameter's is their sum, and with it all copies take the same step.
 """
 
+import functools
 import itertools
 from collections import deque
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from course_lib.groups.membership import Member
-from course_lib.groups.tensors import describe, sendable
-from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
+from course_lib.groups.membership import Member, describe, sendable
 from course_lib.pipeline_parallel.dependencies import Result, StageMessage, messages_of
+from course_lib.pipeline_parallel.schedules import Schedule
 
 AHEAD = 2  # messages of each neighbour that are posted before they are needed
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -163,3 +169,55 @@ def looks_in(header: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
     """(shape, dtype) of the message that a header announces."""
     dtype, dims, *shape = header.tolist()
     return tuple(shape[:dims]), DTYPES[dtype]
+
+
+def shared_parameters(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
+    """This rank's parameters that other stages hold as well, by the name that all give them (see Stage.shared)."""
+    return {common: stage.get_parameter(name) for stage in stages
+            for name, common in getattr(stage, "shared", {}).items() if stage.get_parameter(name).requires_grad}
+
+
+class SharedGradients:
+    """The gradients of shared parameters in a step: `begin` before, `finish` after the last backward pass."""
+
+    def __init__(self, mine: dict[str, nn.Parameter], everyones: list[list[str]], me: Member) -> None:
+        self.me = me
+        places = {name: [place for place, names in enumerate(everyones) if name in names] for name in mine}
+        self.places = {name: places[name] for name in sorted(mine) if len(places[name]) > 1}
+        self.parameters = mine
+
+    def begin(self) -> None:
+        """What earlier steps left in .grad is a sum already: put it aside."""
+        self.before = {name: self.parameters[name].grad for name in self.places}
+        for name in self.places:
+            self.parameters[name].grad = None
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Sum the copies' gradients, in the same order on each rank, so that the copies stay equal to the bit."""
+        for name, places in self.places.items():
+            parameter = self.parameters[name]
+            mine = torch.empty_like(parameter)
+            # Every holder sends, also one whose copy got no gradient: the others wait for its part.
+            if parameter.grad is None:
+                mark_missing(mine)
+            else:
+                write_gradient(parameter.grad, mine)
+            # Every rank adds in the order of places, its own in its turn: floating-point sums depend on the order.
+            total = functools.reduce(torch.add, self._from_all(sendable(mine, self.me), places)).to(parameter.device)
+            parameter.grad = self.before[name]
+            if is_missing(total):
+                continue
+            if parameter.grad is None:
+                parameter.grad = total
+            else:
+                parameter.grad += total
+
+    def _from_all(self, mine: Tensor, places: list[int]) -> list[Tensor]:
+        others = [place for place in places if place != self.me.r]
+        arriving = {place: torch.empty_like(mine) for place in others}
+        operations = [dist.P2POp(kind, tensor, group=self.me.group, group_peer=place) for place in others
+                      for kind, tensor in ((dist.irecv, arriving[place]), (dist.isend, mine))]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        return [arriving.get(place, mine) for place in places]

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
+from course_lib.pictures.painter import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, LIGHTEST, ORANGE, TEAL, ink_on
-from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.schedules import Action, Schedule
 from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}

@@ -13,10 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from course_lib.facts.pipeline_bubbles import BubbleRates
-from course_lib.pipeline_parallel.actions import Schedule
+from course_lib.facts.published import BubbleRates
 from course_lib.pipeline_parallel.dependencies import Walk, walk
-from course_lib.pipeline_parallel.schedules import interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
+from course_lib.pipeline_parallel.schedules import Schedule, interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
 from course_lib.pipeline_parallel.simulate import Costs, Simulation, give_times
 from course_lib.pipeline_parallel.timing import TimedAction
 

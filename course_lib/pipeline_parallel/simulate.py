@@ -12,8 +12,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.drawn import Drawn
-from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.dependencies import Walk, walk
+from course_lib.pipeline_parallel.schedules import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
 from course_lib.pipeline_parallel.validate import validate
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from numbers import Rational
 from typing import NamedTuple
 
-from course_lib.pipeline_parallel.actions import Action, Schedule
+from course_lib.pipeline_parallel.schedules import Action, Schedule
 
 Time = int | float | Fraction
 

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from course_lib.pipeline_parallel.actions import KINDS, Action, Schedule
-from course_lib.pipeline_parallel.blocking import find_circle
-from course_lib.pipeline_parallel.dependencies import Result, leaves, needs, walk
+from course_lib.pipeline_parallel.dependencies import Result, find_circle, leaves, needs, walk
+from course_lib.pipeline_parallel.schedules import KINDS, Action, Schedule
 from course_lib.pipeline_parallel.timing import in_flight
 
 MOST_SHOWN = 6  # in the message; `.findings` has all
@@ -42,7 +41,7 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     for each rank. Sends do not block (see `dependencies`): a deadlock is a circle of actions that wait for each other.
     `buffered=False`: could it also run where a send returns only once its receiver is there (see `blocking`)?
 
-    >>> from course_lib.pipeline_parallel.actions import Action, Schedule
+    >>> from course_lib.pipeline_parallel.schedules import Action, Schedule
     >>> orders = (Action("F", 0), Action("B", 0)), (Action("B", 0), Action("F", 0))
     >>> validate(Schedule("mine", num_microbatches=1, stages=((0,), (1,)), actions=orders))
     Traceback (most recent call last):

@@ -46,23 +46,22 @@ The last two need torch, and load on first use; all else needs nothing but Pytho
 """
 
 from course_lib.lazy import load_on_use
-from course_lib.planner.candidates import Choices
+from course_lib.planner.candidates import Choices, rule_of_thumb
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.constants import CONSTANTS, Constant, Constants
-from course_lib.planner.errors import MeasuredError, NoRun, error_of, errors_by_kind
+from course_lib.planner.compare import MeasuredError, NoRun, error_of, errors_by_kind
+from course_lib.planner.constants import CONSTANTS, SOFTWARE, Constant, Constants, Software, find_software
 from course_lib.planner.estimate import Estimate, estimate
 from course_lib.planner.huggingface import shape_from_config
 from course_lib.planner.job import Job
 from course_lib.planner.one_step import Learned, learn
-from course_lib.planner.plan import Plans, plan
-from course_lib.planner.ranking import pareto, ties
-from course_lib.planner.reasons import reasons_for
-from course_lib.planner.rule import rule_of_thumb
-from course_lib.planner.software import SOFTWARE, Software, find_software
+from course_lib.planner.plan import Plans, plan, reasons_for
+from course_lib.planner.search import pareto, ties
 from course_lib.planner.step import CAUSES
 from course_lib.planner.why_not import WhyNot, why_not
 
-load_on_use(__name__, {"machine": ("Machine", "measure")})
+load_on_use(__name__, {
+    "machine": ("Machine", "measure"),
+})
 
 __all__ = [
     "CAUSES",

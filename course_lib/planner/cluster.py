@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.costs.checks import above_zero, at_least
-from course_lib.costs.links import Link, fit_link, hardware_link
+from course_lib.costs.links import Link, fit_link, hardware_link, measured_seconds, reached_shares, slower
 from course_lib.costs.network import SWITCHES, Network
-from course_lib.costs.reached import measured_seconds, reached_shares, slower
+from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,

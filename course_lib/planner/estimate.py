@@ -14,9 +14,8 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.memory import memory_bytes, needed_bytes
+from course_lib.planner.memory import host_bytes, memory_bytes, needed_bytes
 from course_lib.planner.rates import Rates, rates_of_job
-from course_lib.planner.state import host_bytes
 from course_lib.planner.step import stages_at, step_seconds
 
 # Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them

@@ -6,23 +6,180 @@ Only rows marked "calibration" are used. The logarithms of the constants are mov
 
 becomes least, r = log(predicted / published) / 5 %. The logarithm lets a row that nothing explains pull less and less
 (Student's t), and the second sum keeps a constant where it was when no row knows better (planner.least_squares).
+
+Constants that are most likely where each has a prior, in plain Python: Gauss-Newton on 25 unknowns needs no library.
+
+Unknowns theta begin at 0 with standard deviations sigma, rows have residuals r(theta), in units of what a good row is
+missed by. Least becomes
+
+    sum over rows of 2 log(1 + r^2 / 2)  +  sum over unknowns of (theta / sigma)^2
+
+The logarithm lets a row that nothing explains pull less and less (Student's t); with robust=False r^2 stands in its
+place, for measurements that nobody has copied or rounded. Derivatives are differences. Deterministic. Standard
+deviations are those of the linear problem at the end.
+
+What nobody measured: constants that no row moves, and numbers of the model that are not constants at all.
+
+An error beside an advice is honest only if a reader can also see what the model was given. A constant that ends where
+it began, as unsure as before, is its prior: whoever calls it fitted says too much. The other numbers were never up for
+fitting; most follow from what is computed, some are guesses. A test asks that each of these names has its number here.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import exp, expm1, log
+from math import exp, expm1, log, log1p, sqrt
 
-from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, Constants
-from course_lib.planner.guesses import table_of_guesses
+from course_lib.costs.network import FEWEST_IN_SWITCH, TREE_ACROSS_S, TREE_INSIDE_S
+from course_lib.planner.cluster import TORUS_STEP_S
+from course_lib.planner.constants import (
+    ACTIVATIONS_EAGER,
+    CONSTANTS,
+    FSDP,
+    GUESS,
+    LOGIT_BYTES,
+    LOGIT_CUT,
+    LOGIT_FUSED,
+    LOGIT_NARROW,
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    OTHER_BYTES,
+    Constant,
+    Constants,
+)
+from course_lib.planner.estimate import UNEXPLAINED
 from course_lib.planner.job import Job
-from course_lib.planner.least_squares import ROW_ERROR, most_likely, objective
+from course_lib.planner.layer import (
+    BACKWARD_OF_FLASH,
+    LAUNCHED_BY_ATTENTION,
+    LAUNCHED_BY_EXPERTS,
+    ROUTER_BYTES,
+    ROUTER_PASSES,
+)
+from course_lib.planner.memory import GATHERED_LAYERS
 from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
-from course_lib.planner.step import step_seconds
+from course_lib.planner.step import MATRICES, STATE_PASSES, step_seconds
+
+ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ
+STEPS, DIFFERENCE = 25, 1e-3
+FARTHEST = 3.0  # standard deviations
+
+
+def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """x of matrix x = right, for a symmetric matrix whose x' matrix x is above 0: Gauss, without pivots."""
+    rows = [[*row, value] for row, value in zip(matrix, right)]
+    for k, pivot in enumerate(rows):
+        for row in rows[k + 1:]:
+            share = row[k] / pivot[k]
+            row[k:] = [value - share * above for value, above in zip(row[k:], pivot[k:])]
+    x = [0.0] * len(rows)
+    for k in reversed(range(len(rows))):
+        x[k] = (rows[k][-1] - sum(a * b for a, b in zip(rows[k][k + 1:-1], x[k + 1:]))) / rows[k][k]
+    return x
+
+
+def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float], robust: bool = True) -> float:
+    """What is to be smallest: squares of residuals, large ones damped where `robust`, and of how far theta is from its
+    priors.
+    """
+    rows = (2 * log1p(r * r / 2) if robust else r * r for r in residuals)
+    return sum(rows) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
+
+
+def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: Sequence[float],
+                tolerance: float, robust: bool = True) -> tuple[list[float], list[float]]:
+    """(theta, its standard deviations) where the objective is least, from theta = 0 on."""
+    theta, n = [0.0] * len(sigma), range(len(sigma))
+    r = residuals_at(theta)
+    best, curvature = objective(r, theta, sigma, robust), [[(i == j) / sigma[i] ** 2 for j in n] for i in n]
+    for _ in range(STEPS):
+        slopes = [[(moved - now) / DIFFERENCE for moved, now in zip(
+            residuals_at([t + DIFFERENCE * (i == j) for j, t in enumerate(theta)]), r)] for i in n]
+        weighted = [[slope / (1 + robust * now * now / 2) for slope, now in zip(of_one, r)] for of_one in slopes]
+        curvature = [[sum(a * b for a, b in zip(weighted[i], slopes[j])) + (i == j) / sigma[i] ** 2 for j in n]
+                     for i in n]
+        step = solve(curvature, [sum(a * b for a, b in zip(weighted[i], r)) + theta[i] / sigma[i] ** 2 for i in n])
+        # A whole step of a curved problem may overshoot: it is halved until the objective falls.
+        for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
+            tried = [min(max(t - shortened * d, -FARTHEST * s), FARTHEST * s) for t, d, s in zip(theta, step, sigma)]
+            r_tried = residuals_at(tried)
+            if (now := objective(r_tried, tried, sigma, robust)) < best - tolerance:
+                theta, r, best = tried, r_tried, now
+                break
+        else:
+            break
+    return theta, [sqrt(solve(curvature, [float(i == j) for j in n])[i]) for i in n]
+
+
+MOVED = 0.02  # of its value: less is not moved
+SURER = 0.9  # of its prior uncertainty: more is as unsure as before
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A number that is not fitted. `name`: as in the code, or where it stands there."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+    source: str
+
+
+DERIVED = "follows from what is computed"
+ASSUMED: tuple[Assumed, ...] = (
+    Assumed("BACKWARD_OF_FLASH", BACKWARD_OF_FLASH, "times", "products of attention backward over forward", DERIVED),
+    Assumed("LOGIT_BYTES", LOGIT_BYTES, "bytes", "of a logit at the loss", DERIVED),
+    Assumed("LOGIT_FUSED", LOGIT_FUSED, "bytes", "the same, where one kernel makes loss and gradient", DERIVED),
+    Assumed("LOGIT_NARROW", LOGIT_NARROW, "bytes", "the same, of a loss in 16 bits", DERIVED),
+    Assumed("LOGIT_CUT", LOGIT_CUT, "bytes", "the same, cut over ranks by PyTorch, kernel by kernel", DERIVED),
+    Assumed("GATHERED_LAYERS", GATHERED_LAYERS, "layers", "whole at a time under ZeRO-3", DERIVED),
+    Assumed("head's gathers under ZeRO", 0.75, "share", "of a gather of both ends' matrices that nothing hides", GUESS),
+    Assumed("gather before forward", 0.5, "share", "of a backward pass that hides ZeRO-1's gather of weights", DERIVED),
+    Assumed("MATRICES", MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
+    Assumed("LAUNCHED_BY_ATTENTION", LAUNCHED_BY_ATTENTION, "share", "of a layer's operations", GUESS),
+    Assumed("LAUNCHED_BY_EXPERTS", LAUNCHED_BY_EXPERTS, "share", "of a layer's operations, more with experts", GUESS),
+    Assumed("ROUTER_BYTES", ROUTER_BYTES, "bytes", "of a number in the router", DERIVED),
+    Assumed("ROUTER_PASSES", ROUTER_PASSES, "passes", "over the router's scores", "counted by hand"),
+    Assumed("STATE_PASSES", STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
+    Assumed("OTHER_BYTES", OTHER_BYTES, "bytes", "workspaces and buffers of libraries", GUESS),
+    Assumed("TREE_INSIDE_S", TREE_INSIDE_S, "s", "a step of a tree in a node", "NCCL's own table (facts)"),
+    Assumed("TREE_ACROSS_S", TREE_ACROSS_S, "s", "a step of a tree from node to node", "NCCL's own table (facts)"),
+    Assumed("FEWEST_IN_SWITCH", FEWEST_IN_SWITCH, "ranks", "for which a switch adds up", "8 H200 measured (facts)"),
+    Assumed("TORUS_STEP_S", TORUS_STEP_S, "s", "a step of a ring between TPUs", GUESS),
+    Assumed("message_bytes, others", FSDP.message_bytes, "bytes", "of gradients reduced together",
+            "PyTorch DDP's default"),
+    Assumed("message_bytes, Megatron-Core", MEGATRON_CORE.message_bytes, "bytes", "the same", GUESS),
+    Assumed("message_bytes, DeepSpeed", MEGATRON_DEEPSPEED.message_bytes, "bytes", "the same",
+            "DeepSpeed's default reduce_bucket_size"),
+    Assumed("ROW_ERROR", ROW_ERROR, "share", "that a good row is expected to be missed by, in the fit", GUESS),
+    Assumed("UNEXPLAINED", UNEXPLAINED, "share", "that stays in an estimate's range when all constants are known",
+            "what fitted rows are missed by: too small for others"),
+)
+
+
+def is_guess(constant: Constant) -> bool:
+    """No row moved it, and none made it surer."""
+    return (abs(constant.value / constant.prior - 1) < MOVED
+            and constant.uncertainty > SURER * constant.prior_uncertainty)
+
+
+def guesses() -> tuple[Constant, ...]:
+    """The constants that are their priors still."""
+    return tuple(constant for constant in CONSTANTS if is_guess(constant))
+
+
+def table_of_guesses() -> str:
+    """Both kinds of guesses as text, a line each."""
+    lines = ["Constants that no row moves:"]
+    lines += [f"    {c.name:30s} {c.value:<10.4g} {c.unit:14s} {c.source}" for c in guesses()]
+    lines += ["Numbers that are not fitted:"]
+    return "\n".join(lines + [f"    {a.name:30s} {a.value:<10.4g} {a.unit:14s} {a.source}" for a in ASSUMED])
+
 
 # What a planner might leave out: a cause of a step's seconds, or that small products are slower ("sizes").
 EFFECTS = ("tp", "memory", "sizes", "bubble", "launch", "dp", "pp", "optimiser")

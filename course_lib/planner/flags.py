@@ -10,7 +10,7 @@ from __future__ import annotations
 from course_lib.facts import Shape
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
-from course_lib.planner.reasons import saving
+from course_lib.planner.plan import saving
 
 Flags = list[tuple[str, object]]  # (name, value); a value of True is a flag that stands alone, None or 1 none at all
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from course_lib.costs.activations import RECOMPUTE
-from course_lib.costs.checks import at_least
 from course_lib.costs.memory import OPTIMIZERS
+from course_lib.costs.numbers import at_least
 from course_lib.facts import Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.constants import MEGATRON_CORE, Software
 
 SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p")
 OFFLOAD = ("none", "optimizer", "all")

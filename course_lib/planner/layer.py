@@ -1,6 +1,28 @@
 """What one layer, and what the read-out, take on one rank for one micro-batch: seconds by cause, forward and backward.
 
     n  tokens of the micro-batch on this rank     t  tensor parallelism     h, a, d, f, V  as in costs.flops
+
+A layer that tensor parallelism cuts over t ranks: what each has of its matrices, and the messages between them.
+
+    n  tokens of the micro-batch      h, a, d, f  as in costs.flops
+
+Each block (attention, MLP) begins with matrices that are cut by columns, q, k and v, or gate and up, and ends with one
+that is cut by rows. Before the first ones ranks have the whole input: with sequence parallelism they gather it, and
+backward they scatter its gradient's sum. Behind the last one they add up, which sequence parallelism scatters.
+
+Between nodes of a cloud they meet the messages of other jobs, and take as many times longer as an all-gather over as
+many nodes as the job has was measured to (costs.reached.crowding). All wait for each of these messages, thousands a
+step. Gradients' messages do not show it: with it, the runs that have no others between nodes would be missed by more
+than twice as much, so nothing is added there.
+
+What experts add to a layer: their products, the router, and the way of the rows to them and back.
+
+    n  tokens of the micro-batch, which t ranks of tensor parallelism share      E, k  experts, and those of a token
+    e, x  ranks that share all experts (ep), and one expert's width (etp); e x of the plane's ranks hold each once
+
+A rank sends the rows of n/t tokens to e ranks, x apart. Then x of them have parts of the same experts and gather each
+other's rows. So every rank works on n k x/t rows, on E/e experts of width f/x: n k f/t numbers, whatever e and x are.
+Source: Liu et al. 2025, "MoE Parallel Folding"; hybrid_parallel.layout.
 """
 
 from __future__ import annotations
@@ -10,19 +32,125 @@ from functools import lru_cache, reduce
 from operator import add
 
 from course_lib.costs.activations import ActivationTerm, activation_terms
-from course_lib.costs.context_parallel import ring_attention_bytes
-from course_lib.planner.expert_layer import (
-    LAUNCHED_BY_EXPERTS,
-    dispatch_seconds,
-    expert_seconds,
-    is_row,
-    router_seconds,
-)
+from course_lib.costs.flops import matmul_seconds
+from course_lib.costs.splitting import ring_attention_bytes
+from course_lib.facts import Shape
 from course_lib.planner.job import MODULES, Job
-from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import Pass, Seconds, exposed_seconds
-from course_lib.planner.split_layer import attention_sizes, share_again, tensor_seconds
-from course_lib.planner.work import Work, work_of
+from course_lib.planner.rates import Pass, Rates, Seconds, Work, exposed_seconds, work_of
+
+
+def attention_sizes(shape: Shape, t: int) -> list[tuple[float, float]]:
+    """(in, out) of its matrices on one of t ranks; the narrow ones of latent attention are whole on each."""
+    h, a, latent = shape.hidden_size, shape.num_heads, shape.latent
+    output = (a * shape.v_width / t, h)
+    if latent is None:
+        return [(h, (a / t + 2 * max(shape.num_kv_heads / t, 1)) * shape.d), output]
+    q = [(h, latent.q_rank), (latent.q_rank, a * shape.qk_width / t)] if latent.q_rank else [
+        (h, a * shape.qk_width / t)]
+    return [*q, (h, latent.kv_rank + latent.rope), (latent.kv_rank, a * (latent.nope + latent.value) / t), output]
+
+
+def column_seconds(work: Work, rates: Rates) -> tuple[float, ...]:
+    """Seconds of the products that a block begins with, forward, by block: q, k and v together; gate and up."""
+    shape, t = work.shape, work.t
+    sizes = [attention_sizes(shape, t)[0], (shape.hidden_size, (2 if shape.gated else 1) * shape.ffn_size / t)]
+    return tuple(rates.product_s(work.n, k, columns) for k, columns in sizes[:len(entries(work))])
+
+
+def entries(work: Work) -> tuple[int, ...]:
+    """Messages that bring a block its input, by block. Experts, which may stand for the MLP, have their own."""
+    blocks = 1 if work.shape.num_experts > 1 and not work.shape.shared_experts else 2
+    return ((3, 2 if work.shape.gated else 1) if work.software.gathers_by_matrix else (1, 1))[:blocks]
+
+
+def share_again(work: Work) -> float:
+    """The share of forward's messages that recomputation repeats: the last one brings nothing that backward wants."""
+    messages = 2 + (sum(entries(work)) if work.sequence_parallel else 0)
+    return 1 - 1 / messages
+
+
+def tensor_seconds(work: Work, rates: Rates) -> tuple[float, float]:
+    """(forward, backward). An all-reduce counts as two messages: one that adds up and one that brings to all."""
+    if work.t == 1:
+        return 0.0, 0.0
+    group, message_bytes = rates.network.group(work.t), rates.number_bytes * work.n * work.shape.hidden_size
+    crowding = rates.crowding if group.nodes > 1 else 1.0
+    blocks, entered = len(entries(work)), sum(entries(work))
+    calls = (2 if work.sequence_parallel else 1) * blocks * rates.gathering_s(work.t)
+    if not work.sequence_parallel:
+        whole = crowding * group.seconds("all_reduce", message_bytes)
+        hidden = rates.tensor_hidden if group.nodes == 1 else 0.0
+        return (1 - hidden) * blocks * whole + calls, (1 - hidden) * entered * whole + calls
+    one = crowding * group.seconds("all_gather", message_bytes)
+    forward, backward = exposed_messages(work, rates, one, group.nodes == 1)
+    copies = rates.pass_s(message_bytes, rates.tensor_copies) * (entered + blocks)
+    return forward + copies + calls, backward + copies + calls
+
+
+def exposed_messages(work: Work, rates: Rates, one: float, in_node: bool) -> tuple[float, float]:
+    """(forward, backward) seconds of gathers and scatters, of `one` each, that no product hides. Backward gathers once
+    more what it has not kept: Megatron-Core behind products, as it hides most messages in a node; where only columns
+    overlap, the gather runs beside the product for their input's gradient, and the scatter beside that for their own.
+    """
+    blocks, entered = len(entries(work)), sum(entries(work))
+    if work.software.overlaps_columns:
+        return (entered + blocks) * one, blocks * one + sum(2 * exposed_seconds(one, product, rates.drag)
+                                                            for product in column_seconds(work, rates))
+    hidden = rates.tensor_hidden if in_node else 0.0
+    again = 0 if hidden or work.software.gathers_by_matrix else entered
+    return (1 - hidden) * (entered + blocks) * one, (1 - hidden) * (entered + blocks + again) * one
+
+
+ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
+LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
+
+
+def expert_seconds(work: Work, rates: Rates) -> tuple[float, float]:
+    """(all products of a rank's experts, forward; the last of them). All wait for the rank with the most rows."""
+    shape, e, x = work.shape, work.ep, work.etp
+    experts, h, f = shape.num_experts / e, shape.hidden_size, shape.ffn_size / x
+    rows = work.imbalance * work.n * shape.active_experts * x / work.t / experts
+    how = {"count": experts, "flops_per_s": rates.flops_per_s * rates.expert_share}
+    last = rates.product_s(rows, f, h, **how)
+    return last + rates.product_s(rows, h, (2 if shape.gated else 1) * f, **how), last
+
+
+def router_seconds(work: Work, rates: Rates) -> tuple[float, float]:
+    """(product, passes) of the router, forward."""
+    tokens, experts = work.n / work.t, work.shape.num_experts
+    product = matmul_seconds(tokens, work.shape.hidden_size, experts, rates.head_flops_per_s,
+                             rates.operand_bytes_per_s, ROUTER_BYTES)
+    return product, rates.pass_s(ROUTER_BYTES * (tokens * experts), ROUTER_PASSES)
+
+
+def dispatch_seconds(work: Work, rates: Rates) -> float:
+    """There and back. Where rows are sent once, a row goes once to each node, or in one node to each rank, that has
+    experts for it.
+    """
+    ep, etp, k = work.ep, work.etp, work.shape.active_experts
+    row = rates.number_bytes * work.imbalance * work.n / work.t * work.shape.hidden_size
+    group = rates.network.group(ep, etp)
+    if work.software.sends_rows_once:  # by one kernel, which does not wait for one neighbour after the other
+        places = group.nodes if group.nodes > 1 else ep
+        apart = group.latency_s("send") + group.seconds_per_byte("all_to_all") * row * distinct(places, k)
+    else:
+        apart = group.seconds("all_to_all", row * k) + rates.gathering_s(ep)
+    parts = rates.network.group(etp)
+    gathered = parts.seconds("all_gather", row * etp * (k if ep > 1 else 1)) + rates.gathering_s(etp)
+    return 2 * (apart + gathered)
+
+
+def distinct(places: int, k: int) -> float:
+    """How many of `places` a token's k experts stand in, on average."""
+    return places * (1 - (1 - 1 / places) ** k)
+
+
+def is_row(name: str) -> bool:
+    """Whether a term of costs.activations is a row that travels to experts: each rank has those of n x/t tokens, so it
+    is not cut as the others are.
+    """
+    return name in ("rows sent to experts", "rows that come back")
+
 
 LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again

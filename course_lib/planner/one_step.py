@@ -20,16 +20,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log
 
-from course_lib.costs.checks import above_zero, at_least
-from course_lib.costs.kernels import matmul_seconds
+from course_lib.costs.flops import matmul_seconds
+from course_lib.costs.numbers import above_zero, at_least
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import CONSTANTS, FITTED, Constant, Constants
+from course_lib.planner.constants import CONSTANTS, FITTED, MEGATRON_CORE, Constant, Constants, Software
 from course_lib.planner.estimate import Estimate
+from course_lib.planner.fit import most_likely
 from course_lib.planner.job import Job
-from course_lib.planner.least_squares import most_likely
 from course_lib.planner.rates import rates_of, rates_of_job
-from course_lib.planner.runs import describe
-from course_lib.planner.software import MEGATRON_CORE, Software
+from course_lib.planner.rows import describe
 from course_lib.planner.step import step_seconds
 
 STEP_ERROR, LINE_ERROR = 0.15, 0.05

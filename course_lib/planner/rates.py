@@ -1,19 +1,80 @@
-"""How fast one cluster is with one software: data sheets and measured curves, times the constants that apply."""
+"""How fast one cluster is with one software: data sheets and measured curves, times the constants that apply.
+
+Seconds by cause, and the forward and the backward pass that they make up.
+
+The work of a layer: all of a job that its time and its memory depend on, so that they are computed once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log, sqrt
 
-from course_lib.costs.kernels import matmul_seconds, pass_seconds
+from course_lib.costs.flops import matmul_seconds, pass_seconds
+from course_lib.costs.links import crowding
 from course_lib.costs.network import Network
-from course_lib.costs.reached import crowding
-from course_lib.facts import Accelerator
+from course_lib.facts import Accelerator, Shape
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import FITTED, Constants
+from course_lib.planner.constants import FITTED, Constants, Software
 from course_lib.planner.job import Job
-from course_lib.planner.software import Software
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds by cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
+
+    matmul: float = 0.0
+    memory: float = 0.0
+    tp: float = 0.0
+    cp: float = 0.0
+    ep: float = 0.0
+    launch: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all causes together."""
+        return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.matmul + other.matmul, self.memory + other.memory, self.tp + other.tp, self.cp + other.cp,
+                       self.ep + other.ep, self.launch + other.launch)
+
+    def __mul__(self, times: float) -> Seconds:
+        return Seconds(self.matmul * times, self.memory * times, self.tp * times, self.cp * times, self.ep * times,
+                       self.launch * times)
+
+    def with_launches(self, seconds: float, adds: bool = False) -> Seconds:
+        """These seconds with the wait for kernels that the processor launches more slowly than the device runs them;
+        or, `adds`, with the time of launching, where one processor does both.
+        """
+        return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """`weight_s`: what the products of the weights' gradients take, of backward."""
+
+    forward: Seconds
+    backward: Seconds
+    weight_s: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of forward and backward together."""
+        return self.forward.total + self.backward.total
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(self.forward + other.forward, self.backward + other.backward, self.weight_s + other.weight_s)
+
+    def __mul__(self, times: float) -> Pass:
+        return Pass(self.forward * times, self.backward * times, self.weight_s * times)
+
+
+def exposed_seconds(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+    """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
+    return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)
+
 
 # Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
 GAINS = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
@@ -102,3 +163,39 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
 def rates_of_job(job: Job, constants: Constants = FITTED) -> Rates:
     """How fast the job's cluster is with its software and precision."""
     return rates_of(job.cluster, job.software, job.precision, constants)
+
+
+@dataclass(frozen=True)
+class Work:
+    """n: tokens of the micro-batch on this rank. Others as in Job."""
+
+    shape: Shape
+    t: int
+    cp: int
+    ep: int
+    etp: int
+    micro_batch: int
+    s: int
+    recompute: str
+    sequence_parallel: bool
+    flash: bool
+    dropout: bool
+    imbalance: float
+    software: Software
+    precision: str
+    modules: tuple[str, ...]
+    lora_rank: int = 0
+
+    @property
+    def n(self) -> float:
+        """Tokens of a micro-batch."""
+        return self.micro_batch * self.s / self.cp
+
+
+def work_of(job: Job, recompute: str = "") -> Work:
+    """The part of a job that decides the time of one layer; `recompute` in the place of the job's own, if given."""
+    L = job.layout
+    return Work(shape=job.shape, t=L.tp, cp=L.cp, ep=L.ep, etp=L.etp, micro_batch=job.micro_batch,
+                s=job.sequence_length, recompute=recompute or job.recompute, sequence_parallel=job.sequence_parallel,
+                flash=job.flash, dropout=job.dropout, imbalance=job.expert_imbalance, software=job.software,
+                precision=job.precision, modules=job.recompute_modules, lora_rank=job.lora_rank)

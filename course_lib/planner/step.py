@@ -10,17 +10,16 @@ from course_lib.costs.bubbles import balanced_layers, first_past_the_share
 from course_lib.costs.flops import (
     attention_matrices,
     expert_matrices,
+    pass_seconds,
     router_matrix,
     shared_matrices,
     vectors_of_layer,
 )
-from course_lib.costs.kernels import pass_seconds
 from course_lib.costs.memory import OPTIMIZERS, PRECISIONS, lora_parameters, offload_seconds
 from course_lib.facts import Shape
 from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass
-from course_lib.planner.rates import Rates
-from course_lib.planner.seconds import Pass, Seconds, exposed_seconds
+from course_lib.planner.rates import Pass, Rates, Seconds, exposed_seconds
 
 CAUSES = ("matmul", "memory", "tp", "cp", "ep", "launch", "pp", "bubble", "dp", "optimiser")
 MATRICES = 4  # of a layer, those that are sent on their own: q, k, v together, output, up (and gate), down

@@ -24,10 +24,8 @@ from course_lib.planner.candidates import (
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
 from course_lib.planner.job import Job, job_problem
-from course_lib.planner.nothing_fits import devices_enough
-from course_lib.planner.ranking import TIE
-from course_lib.planner.reasons import reasons_for
-from course_lib.planner.search import bytes_of, fewest_layers, light_modules, search
+from course_lib.planner.plan import devices_enough, reasons_for
+from course_lib.planner.search import TIE, bytes_of, fewest_layers, light_modules, search
 
 GIB = 2**30
 

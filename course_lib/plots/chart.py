@@ -17,9 +17,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 from matplotlib.transforms import Bbox
 
 from course_lib.pictures.drawn import Drawn, claim
-from course_lib.pictures.figures import new_figure, quiet
-from course_lib.pictures.palette import INK, RANK_COLOURS
-from course_lib.pictures.roles import ROLES
+from course_lib.pictures.painter import new_figure, quiet
+from course_lib.pictures.palette import INK, RANK_COLOURS, ROLES
 
 Series = tuple[Sequence[float], Sequence[float]]
 HEIGHT_IN = 3.9

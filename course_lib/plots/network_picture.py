@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.pictures.drawn import Drawn
 from course_lib.pictures.palette import BLUE, INK, ink_on, mix
-from course_lib.plots.cells_picture import BORDER, QUIET, canvas
+from course_lib.plots.cells import BORDER, QUIET, canvas
 
 WIDTH, TOP, HEIGHT = 9.0, 0.45, 2.5  # inches; the drawings lie between TOP and HEIGHT
 CHIP = 0.22

@@ -11,8 +11,7 @@ from course_lib.reference.gpt import (
     next_token_loss,
 )
 from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
-from course_lib.reference.training import evaluate, train
-from course_lib.reference.training_log import TrainingLog
+from course_lib.reference.training import TrainingLog, evaluate, train
 
 __all__ = [
     "GPT",

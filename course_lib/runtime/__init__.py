@@ -26,7 +26,7 @@
 
 import sys
 
-from course_lib.runtime import context, outside_ranks
+from course_lib.runtime import context, launcher
 from course_lib.runtime.ranks.pools import start_at_each_cell_of
 
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
@@ -40,20 +40,18 @@ from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, Rank
 from course_lib.runtime.hosts import HostsUnavailable, on_hosts
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
-from course_lib.runtime.instruments.seconds import seconds
-from course_lib.runtime.instruments.spans import span
+from course_lib.runtime.instruments.recordings import span
+from course_lib.runtime.instruments.seconds import seconds, sleep
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results
-from course_lib.runtime.sleep import sleep
-from course_lib.runtime.team import magic
-from course_lib.runtime.team.start import start_ranks
-from course_lib.runtime.team.team import Team
+from course_lib.runtime.team import team
+from course_lib.runtime.team.team import Team, start_ranks
 
 if context.in_jupyter_kernel():
-    outside_ranks.explain_in(sys.modules["IPython"].get_ipython())
+    launcher.explain_in(sys.modules["IPython"].get_ipython())
 if context.in_ipython():
-    magic.register_in(sys.modules["IPython"].get_ipython())
+    team.register_in(sys.modules["IPython"].get_ipython())
 
 __all__ = [
     "CommunicationLog",

@@ -21,7 +21,9 @@ from course_lib.costs.activations import (
     activation_bytes_per_layer,
     activation_terms,
 )
-from course_lib.costs.context_parallel import (
+from course_lib.costs.flops import recomputed_flops
+from course_lib.costs.overlap import ring_attention_tokens
+from course_lib.costs.splitting import (
     LAYOUTS,
     imbalance,
     ring_attention_bytes,
@@ -29,14 +31,17 @@ from course_lib.costs.context_parallel import (
     ulysses_attention_bytes,
     visible_pairs,
 )
-from course_lib.costs.flops import recomputed_flops
-from course_lib.costs.hiding import ring_attention_tokens
-from course_lib.sequence_parallel.context import context_parallel, context_parallel_loss
-from course_lib.sequence_parallel.layouts import gather_tokens, layout_order, local_positions, restore_order
-from course_lib.sequence_parallel.positions import rotary
+from course_lib.sequence_parallel.layouts import (
+    context_parallel,
+    context_parallel_loss,
+    gather_tokens,
+    layout_order,
+    local_positions,
+    restore_order,
+    rotary,
+)
 from course_lib.sequence_parallel.recompute import recompute
-from course_lib.sequence_parallel.ring import ring_attention
-from course_lib.sequence_parallel.tiles import KeyBlock, OnlineSoftmax
+from course_lib.sequence_parallel.ring import KeyBlock, OnlineSoftmax, ring_attention
 from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
 
 __all__ = [

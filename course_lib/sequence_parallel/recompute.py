@@ -6,18 +6,191 @@
 
 Sources: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"; Korthikanti et al. 2022, "Reducing
 Activation Recomputation in Large Transformer Models", for the selective kind.
+
+What a function's results depend on besides its arguments: random numbers, autocast, the default device.
+
+Whoever runs a function again takes them from the first time, or dropout draws another mask.
+
+A call of a function that keeps what went in, drops what autograd saved, and makes that again when backward asks.
+
+Autograd hands every tensor that it saves to a pack hook, and keeps what the hook returns. Here that is an empty slot,
+so the tensor is free as soon as the forward pass has no use for it. Backward hands the slot to the unpack hook: at the
+first one the function runs once more, and the i-th tensor that it saves now goes into the i-th slot.
+
+Source: the rules are those of torch.utils.checkpoint with use_reentrant=False.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from course_lib.sequence_parallel.repeatable_call import RepeatableCall, name_of
+from course_lib.runtime import device
+from course_lib.runtime.torch_private import (
+    DeviceContext,
+    backward_number,
+    function_modes,
+    tree_flatten,
+    tree_unflatten,
+)
+
+CPU = torch.device("cpu")
+
+
+class Surroundings:
+    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        devices = {tensor.device for tensor in tensors} | {device(), CPU}
+        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
+        self.random = self._random()
+        self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
+                          torch.is_autocast_cache_enabled())
+                         for kind in {each.type for each in self.devices} if torch.amp.is_autocast_available(kind)]
+        self.default_device = default_device()
+
+    @contextmanager
+    def restore(self) -> Iterator[None]:
+        """Until the block ends; then random numbers go on from where they were before it."""
+        before = self._random()
+        try:
+            self._set_random(self.random)
+            with ExitStack() as stack:
+                for kind, enabled, dtype, cached in self.autocast:
+                    if enabled or torch.is_autocast_enabled(kind):
+                        stack.enter_context(torch.autocast(kind, dtype, enabled, cached))
+                # Autograd's threads of a GPU have no default device, and one must not be entered twice.
+                if self.default_device is not None and default_device() is not self.default_device:
+                    stack.enter_context(self.default_device)
+                yield
+        finally:
+            self._set_random(before)  # whoever draws next must not notice that something ran twice
+
+    def _random(self) -> list[Tensor]:
+        return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)
+                for each in self.devices]
+
+    def _set_random(self, states: Sequence[Tensor]) -> None:
+        for each, state in zip(self.devices, states):
+            if each == CPU:
+                torch.set_rng_state(state)
+            else:
+                torch.get_device_module(each).set_rng_state(state, each)
+
+
+def default_device() -> DeviceContext | None:
+    """torch's default device of this thread, as the mode that it is; None where nobody has set one."""
+    modes = reversed(function_modes())
+    return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
+class TensorSlot:
+    """In the place of a saved tensor: what it looked like, and itself, for each backward pass that has made it again.
+
+    Only the graph holds it, so that what was made for a node that is gone is gone, too.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.look = look(tensor)
+        self.tensors: dict[int, Tensor] = {}
+
+
+class AllSlotsFilled(Exception):
+    """Raised inside the second run: the rest of the function is not needed."""
+
+
+class RepeatableCall:
+    """One call of `function`: its arguments, and a slot for each tensor that it saved, in order."""
+
+    def __init__(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+        self.function = function
+        leaves, self.form = tree_flatten((args, kwargs))
+        self.others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.tensors_at = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        tensors = [leaves[index] for index in self.tensors_at]
+        # Autograd keeps them, so that whoever watches what it keeps (an outer recompute, an offloader) gets them, too.
+        self.saved = SaveTensors.apply(torch.empty(0, device="cpu", requires_grad=True), *tensors).grad_fn
+        self.surroundings = Surroundings(tensors)
+        self.slots: list[weakref.ref[TensorSlot]] = []
+
+    def pack(self, tensor: Tensor) -> TensorSlot:
+        """Forward, the pack hook: autograd would keep `tensor`, and gets an empty slot."""
+        slot = TensorSlot(tensor)
+        self.slots.append(weakref.ref(slot))
+        return slot
+
+    def unpack(self, slot: TensorSlot) -> Tensor:
+        """Backward, the unpack hook: autograd wants the tensor that `slot` stands for."""
+        backward = backward_number()  # with retain_graph there are several, and each makes its own
+        if backward not in slot.tensors:
+            self.run_again(backward)
+        return slot.tensors.pop(backward)  # free again as soon as this node has used it, before the others are
+
+    def run_again(self, backward: int) -> None:
+        """Call the function once more, and fill all slots for this backward pass."""
+        num_filled = 0
+
+        def fill(tensor: Tensor) -> Tensor:  # the pack hook of the second run
+            nonlocal num_filled
+            made = tensor.detach()  # without the graph of the second run, which nobody wants
+            self.put(made, num_filled, backward)
+            num_filled += 1
+            if num_filled == len(self.slots):
+                raise AllSlotsFilled  # what comes after the last saved tensor is not needed
+            return made
+
+        args, kwargs = self.arguments()
+        hooks = saved_tensors_hooks(fill, lambda made: made)  # what a backward pass inside the function takes out
+        # The surroundings of the first time, or dropout would draw another mask.
+        with suppress(AllSlotsFilled), self.surroundings.restore(), torch.enable_grad(), hooks:
+            self.function(*args, **kwargs)
+        if num_filled < len(self.slots):
+            raise ValueError(f"{name_of(self.function)} saved {len(self.slots)} tensors for the backward pass, and "
+                             f"{num_filled} when it was run again: expected the same. Does it depend on anything that "
+                             "has changed in between?")
+
+    def put(self, tensor: Tensor, index: int, backward: int) -> None:
+        """Put `tensor` into slot number `index`. ValueError where it looks other than the one of the first run."""
+        slot = self.slots[index]()
+        if slot is None:  # the graph let go of it: nobody will ask
+            return
+        if look(tensor) != slot.look:
+            raise ValueError(f"{name_of(self.function)} saved {slot.look} as tensor {index} for the "
+                             f"backward pass, and {look(tensor)} when it was run again: expected the same")
+        slot.tensors[backward] = tensor
+
+    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+        """What the function was called with: the tensors from autograd, all else from here."""
+        leaves = list(self.others)
+        for index, tensor in zip(self.tensors_at, self.saved.saved_tensors):
+            leaves[index] = tensor
+        return tree_unflatten(leaves, self.form)
+
+
+class SaveTensors(torch.autograd.Function):
+    """Nothing but a place in the graph where tensors are saved."""
+
+    @staticmethod
+    def forward(ctx: Any, nothing: Tensor, *tensors: Tensor) -> Tensor:
+        """`nothing`, with `tensors` saved by autograd itself, which checks that nobody changes them before backward."""
+        ctx.save_for_backward(*tensors)
+        return nothing.clone()
+
+
+def look(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    """What must be the same when a tensor is made again."""
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def name_of(function: Callable) -> str:
+    """What an error calls the function."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
 
 POLICIES = ("full", "selective")
 

@@ -20,10 +20,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.collectives import all_to_all_along
-from course_lib.costs.context_parallel import ulysses_key_heads
+from course_lib.costs.splitting import ulysses_key_heads
 from course_lib.groups.membership import Group, Member, member
-from course_lib.sequence_parallel.checks import require_attention, without_autocast
-from course_lib.sequence_parallel.ring import ring_attention
+from course_lib.sequence_parallel.ring import require_attention, ring_attention, without_autocast
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 

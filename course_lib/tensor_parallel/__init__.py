@@ -17,16 +17,28 @@
 `group=None` is the world, and every process group of torch.distributed will do.
 """
 
-from course_lib.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from course_lib.tensor_parallel.cut import Cut, heads_per_rank, qkv_sections
-from course_lib.tensor_parallel.embedding import VocabParallelEmbedding
-from course_lib.tensor_parallel.full_state import full_state_dict, load_full_state_dict
+from course_lib.tensor_parallel.full_state import (
+    clip_grad_norm_,
+    full_state_dict,
+    load_full_state_dict,
+    share_parameters,
+    sum_partial_gradients,
+)
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
-from course_lib.tensor_parallel.norms import clip_grad_norm_
 from course_lib.tensor_parallel.parallelize import TensorParallelGPT, parallelize
-from course_lib.tensor_parallel.plan import GPT_PLAN, LLAMA_PLAN, Column, Entry, Region, Row, Tokenwise, Vocabulary
-from course_lib.tensor_parallel.shared import share_parameters, sum_partial_gradients
-from course_lib.tensor_parallel.streams import own_stream
+from course_lib.tensor_parallel.surgery import (
+    GPT_PLAN,
+    LLAMA_PLAN,
+    Column,
+    Entry,
+    Region,
+    Row,
+    Tokenwise,
+    Vocabulary,
+    own_stream,
+)
+from course_lib.tensor_parallel.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 
 __all__ = [
     "GPT_PLAN",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.collectives.along import start_all_gather_along
+from course_lib.collectives.differentiable import start_all_gather_along
 from course_lib.groups.membership import Member
 
 

@@ -12,15 +12,14 @@ from functools import partial
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather_along, copy_to_group, gather_from_group, scatter_to_group
-from course_lib.groups.agreement import require_same
-from course_lib.groups.membership import Group, Member, member
-from course_lib.groups.packing import broadcast
-from course_lib.groups.tensors import describe
+from course_lib.groups.exchange import require_same
+from course_lib.groups.gradients import broadcast
+from course_lib.groups.membership import Group, Member, describe, member
 from course_lib.reference import GPT, Block
 from course_lib.tensor_parallel import surgery
-from course_lib.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+from course_lib.tensor_parallel.full_state import share_parameters
 from course_lib.tensor_parallel.linear import CutModule
-from course_lib.tensor_parallel.plan import (
+from course_lib.tensor_parallel.surgery import (
     GPT_PLAN,
     LLAMA_PLAN,
     Apart,
@@ -31,10 +30,11 @@ from course_lib.tensor_parallel.plan import (
     Row,
     Tokenwise,
     Vocabulary,
+    agree_on_random_numbers,
+    draw_alone,
     find_style,
 )
-from course_lib.tensor_parallel.shared import share_parameters
-from course_lib.tensor_parallel.streams import agree_on_random_numbers, draw_alone
+from course_lib.tensor_parallel.vocabulary import vocab_parallel_cross_entropy
 
 Styles = dict[str, object]  # name of a module -> what becomes of it
 

@@ -30,7 +30,7 @@ import anywidget
 import traitlets
 
 from course_lib import pictures
-from course_lib.pictures import roles
+from course_lib.pictures import palette
 from course_lib.pictures.palette import INK, RANK_COLOURS, ink_on
 from course_lib.pictures.scene import Scene
 from course_lib.widgets.controls import Control
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 STAND_ON = [HERE / "explorable.js", Path(pictures.__file__).parent / "painter.js", HERE / "controls.js"]
 PALETTE = {"ranks": RANK_COLOURS, "onRanks": [ink_on(colour) for colour in RANK_COLOURS], "ink": INK,
-           "roles": roles.for_javascript()}
+           "roles": palette.for_javascript()}
 IN_DARK = '[data-jp-theme-light="false"] .explorable'
 
 
@@ -95,7 +95,7 @@ def browser_code(*scripts: Path) -> tuple[str, str]:
     texts = [script.read_text(encoding="utf-8") for script in scripts]
     sheet = (HERE / "explorable.css").read_text(encoding="utf-8")
     return ("\n".join([f"const PALETTE = {json.dumps(PALETTE)};", *texts]),
-            "\n".join([roles.style_sheet(".explorable", IN_DARK), sheet]))
+            "\n".join([palette.style_sheet(".explorable", IN_DARK), sheet]))
 
 
 class StaticView(anywidget.AnyWidget):
@@ -117,7 +117,7 @@ class StaticView(anywidget.AnyWidget):
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         data = {**data, "text/plain": self.sentence()}
         if (picture := self.picture()) is not None:
-            from course_lib.pictures.figures import to_png  # where widgets run on a page there is no matplotlib
+            from course_lib.pictures.painter import to_png  # where widgets run on a page there is no matplotlib
 
             data["image/png"] = to_png(picture)
         return data, metadata

@@ -7,8 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
-from course_lib.pictures.parts import axis, round_ticks
-from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.scene import Scene, Sheet, axis, round_ticks, width_of
 from course_lib.pictures.units import human_seconds, mebibytes
 from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider

@@ -9,7 +9,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from course_lib.collectives.plan import Plan, times
 from course_lib.pictures.palette import BLUE, GREY, INK, RED
 from course_lib.plots.cell_style import CellStyle, key_to_cells
-from course_lib.plots.cells_picture import BORDER, QUIET, canvas, draw_grid, rank_names
+from course_lib.plots.cells import BORDER, QUIET, canvas, draw_grid, rank_names
 
 WIDTH = 9.0  # inches
 PALE_RED = "#E8A091"

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from course_lib.pictures.parts import bars
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser, slider
 

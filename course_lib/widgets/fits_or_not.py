@@ -9,8 +9,7 @@ from typing import Any
 from course_lib import facts
 from course_lib.costs.flops import UTILISATION
 from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
-from course_lib.pictures.parts import axis, legend, round_ticks
-from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks, width_of
 from course_lib.pictures.units import gigabytes
 from course_lib.why_distribute import TrainingNeeds, plan_run
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber

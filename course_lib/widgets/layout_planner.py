@@ -9,8 +9,7 @@ from typing import Any
 
 import traitlets
 
-from course_lib.pictures.parts import axis, legend, round_ticks
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks
 from course_lib.pictures.units import gigabytes, human_seconds
 from course_lib.planner import Estimate
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, refuse_unknown, require_one_of

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from course_lib.pictures.parts import bars, legend
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, bars, legend
 from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import traitlets
 
-from course_lib.costs.context_parallel import ring_attention_bytes
 from course_lib.costs.flops import count_parameters, expert_matrices
 from course_lib.costs.network import Group, network_of
 from course_lib.costs.sharding import sent_bytes
-from course_lib.costs.splitting import split_layer_bytes
+from course_lib.costs.splitting import ring_attention_bytes, split_layer_bytes
 from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.pictures.parts import bars
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.pictures.units import human_bytes, human_seconds
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, require_one_of
 from course_lib.widgets.controls import Control, chooser, slider

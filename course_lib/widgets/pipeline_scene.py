@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from course_lib.pictures.palette import LIGHTEST
-from course_lib.pictures.parts import axis, bars, legend, round_ticks
-from course_lib.pictures.scene import Sheet, width_of
+from course_lib.pictures.scene import Sheet, axis, bars, legend, round_ticks, width_of
 from course_lib.pipeline_parallel import Action, Finding, Schedule, Simulation
 from course_lib.pipeline_parallel.timing import write_count
 

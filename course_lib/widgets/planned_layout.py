@@ -13,14 +13,12 @@ from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.units import gigabytes, human_seconds
 from course_lib.planner import Choices, Estimate, Job, cluster, error_of, plan
-from course_lib.planner.candidates import whole_chunks
+from course_lib.planner.candidates import divisors, whole_chunks
 from course_lib.planner.command import rows_of
 from course_lib.planner.compare import mfu_of, printed_mfu
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import job_problem, shape_of
-from course_lib.planner.rows import job_of_row, published_seconds
-from course_lib.planner.rule import divisors
-from course_lib.planner.runs import assumes_v
+from course_lib.planner.rows import assumes_v, job_of_row, published_seconds
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.fits_or_not import amount
 

@@ -181,7 +181,7 @@ class PredictionOutcome(Drawn):
     def figure(self) -> Figure | None:
         if self.answer is None:  # one dot on an axis says no more than the text
             return None
-        from course_lib.pictures.figures import new_figure
+        from course_lib.pictures.painter import new_figure
 
         if not self.on_a_line():
             return new_figure(HEADLINE_ALONE_IN, self.headline(), "")
@@ -200,7 +200,7 @@ class PredictionOutcome(Drawn):
 
 def draw_line(figure: Figure, marks: dict[str, float], unit: str) -> None:
     """The numbers on one axis that begins at 0, or a logarithmic one where they are far apart."""
-    from course_lib.pictures.figures import quiet
+    from course_lib.pictures.painter import quiet
 
     axes = figure.subplots()
     colours = {"you": ORANGE, "formula": TEAL}

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.costs.context_parallel import LAYOUTS, imbalance, ring_work
-from course_lib.pictures.parts import bars, legend
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.costs.splitting import LAYOUTS, imbalance, ring_work
+from course_lib.pictures.scene import Scene, Sheet, bars, legend
 from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 

@@ -16,8 +16,7 @@ from course_lib.costs.stragglers import (
     StragglerRun,
     simulate_stragglers,
 )
-from course_lib.pictures.parts import axis, bars, legend
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend
 from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, Setting, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider
 

@@ -9,8 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
-from course_lib.pictures.parts import bars, legend
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, bars, legend
 from course_lib.pictures.units import human_bytes
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider

@@ -7,8 +7,7 @@ from typing import Any
 
 from course_lib.costs.network import Group, Network, network_of
 from course_lib.facts import accelerator, interconnect, measured_collectives
-from course_lib.pictures.parts import bars
-from course_lib.pictures.scene import Scene, Sheet
+from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.pictures.units import human_bytes
 from course_lib.widgets.base import OneOf, SceneExplorable
 from course_lib.widgets.controls import Control, chooser

@@ -10,9 +10,8 @@ from typing import Any
 
 from course_lib import facts
 from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
-from course_lib.pictures.parts import axis, legend, round_ticks
-from course_lib.pictures.roles import ROLES
-from course_lib.pictures.scene import Scene, Sheet, width_of
+from course_lib.pictures.palette import ROLES
+from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks, width_of
 from course_lib.pictures.units import gigabytes
 from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
 from course_lib.widgets.controls import Control, chooser, slider

@@ -16,12 +16,10 @@ sharding.py, and peak.py for the most that a step takes.
 """
 
 from course_lib.costs.memory import device_memory, table_1
-from course_lib.costs.peak import step_peak
-from course_lib.costs.sharding import held_bytes, sent_bytes
+from course_lib.costs.sharding import held_bytes, sent_bytes, step_peak
 from course_lib.facts import PAPER_TABLE_1
 from course_lib.zero.fsdp import FullyShardedDataParallel
-from course_lib.zero.optimizer import ZeroOptimizer
-from course_lib.zero.scaler import ShardedGradScaler
+from course_lib.zero.optimizer import ShardedGradScaler, ZeroOptimizer
 from course_lib.zero.watch import watch
 
 __all__ = [

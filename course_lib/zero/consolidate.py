@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.groups.agreement import agree
-from course_lib.groups.exchange import start_all_gather
+from course_lib.groups.exchange import agree, start_all_gather
 from course_lib.groups.membership import Member
 from course_lib.zero.flat import FlatBucket, FlatPiece
 

@@ -18,15 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.groups.agreement import require_same
-from course_lib.groups.gradients import average_gradients
-from course_lib.groups.membership import Member, member
-from course_lib.groups.norms import clip, total_norm
-from course_lib.groups.packing import broadcast
-from course_lib.groups.tensors import describe
+from course_lib.groups.exchange import require_same
+from course_lib.groups.gradients import average_gradients, broadcast, clip, total_norm
+from course_lib.groups.membership import Member, describe, member
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
-from course_lib.zero import checks, consolidate
+from course_lib.zero import consolidate, flat
 from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, cut_into_units
 
 ShouldShard = Callable[[str, nn.Module], bool]
@@ -59,7 +56,7 @@ class FullyShardedDataParallel(nn.Module):
                  reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False,
                  groups: Mapping[str, Member] | None = None) -> None:
         super().__init__()
-        checks.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
+        flat.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
         lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"

@@ -11,6 +11,14 @@ Reduce and gather are the two halves of an all-reduce, so both stages send what 
 state, AdamW's two moments say, exists once in the group and not once per rank.
 
 Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.
+
+Loss scaling for 16-bit floats: gradients too small for fp16 are multiplied into its range, and divided back.
+
+fp16 ends at 6e-8 below and 65504 above. The loss is multiplied by a large power of two, so are all gradients, and the
+optimiser gets them divided again. Where one has become infinite the step is left out and the factor halved; after many
+good steps it is doubled. All ranks must leave out the same steps, so they ask one another.
+
+Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,12 +29,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import require_dense, require_first, when_complete
+from course_lib.groups.gradients import broadcast, clip, require_dense, require_first, total_norm, when_complete
 from course_lib.groups.membership import Member, member
-from course_lib.groups.norms import clip, total_norm
-from course_lib.groups.packing import broadcast
+from course_lib.runtime import device
 from course_lib.runtime.torch_private import when_backward_ends
-from course_lib.zero import checks
+from course_lib.zero import flat
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
 from course_lib.zero.flat import FlatBucket, FlatPiece, make_buckets
 
@@ -46,15 +53,15 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Iterable, optimizer_class: type[torch.optim.Optimizer], stage: int = 1,
                  group: dist.ProcessGroup | None = None, offload: bool = False, *, bucket_cap_mb: float = 25,
                  **defaults: Any) -> None:
-        checks.require_stage(stage, bucket_cap_mb)
-        checks.require_element_wise(optimizer_class, defaults)
+        flat.require_stage(stage, bucket_cap_mb)
+        flat.require_element_wise(optimizer_class, defaults)
         self.member, self.offload, self.buckets = member(group), offload, []
         super().__init__(params, defaults)
         everything = [p for options in self.param_groups for p in options["params"]]
         trained = [p for p in everything if p.requires_grad and p.numel()]
         self.frozen = [p for p in everything if p.numel() and not p.requires_grad]
-        checks.require_trainable(everything, trained)
-        checks.require_same_groups(self.param_groups, bucket_cap_mb, self.member)
+        flat.require_trainable(everything, trained)
+        flat.require_same_groups(self.param_groups, bucket_cap_mb, self.member)
         broadcast(everything, self.member, bucket_cap_mb * 2**20)
         self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
@@ -83,7 +90,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
         if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
-            checks.require_no_average(self.buckets)
+            flat.require_no_average(self.buckets)
             self.stage.forget()
         self.stage.collect(parameter, self.bucket_of[parameter])
 
@@ -108,7 +115,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
         Collective: in stage 1 all bytes of the gradients are sent here, in stage 2 they were sent in backward.
         """
-        checks.require_still_frozen(self.frozen)
+        flat.require_still_frozen(self.frozen)
         self.stage.reduce()
 
     def _step_pieces(self) -> None:
@@ -274,14 +281,39 @@ class Stage2:
 
     def reduce(self) -> None:
         """Backward has done it. A rank whose loss reached no parameter had none, and takes part here."""
-        checks.require_in_step(self.in_backward)
-        checks.require_no_gradient_by_hand(self.buckets)
+        flat.require_in_step(self.in_backward)
+        flat.require_no_gradient_by_hand(self.buckets)
         if any(bucket.block_gradient is None for bucket in self.buckets):
             self._reduce_rest()
 
     def forget(self) -> None:
         """The memory of all gradients is free."""
-        checks.require_in_step(self.num_sent > 0)
+        flat.require_in_step(self.num_sent > 0)
         for bucket in self.buckets:
             bucket.forget_gradients()
         self.closed = self.in_backward = False
+
+
+class ShardedGradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler where each rank sees only shards of the gradients: what one finds infinite, all skip.
+
+    For a ZeroOptimizer, and for any optimiser of a FullyShardedDataParallel's parameters. Use it as torch's own.
+    `group` is theirs (None: the world); `options` are torch's (init_scale=2.0**16, growth_interval=2000, ...).
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, **options: Any) -> None:
+        self.member = member(group)
+        options.setdefault("device", device().type)
+        super().__init__(**options)
+
+    def _unscale_grads_(self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor,
+                        allow_fp16: bool) -> dict[torch.device, Tensor]:
+        if isinstance(optimizer, ZeroOptimizer):
+            optimizer.average_gradients()
+            optimizer = optimizer.inner
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16=True)
+        anywhere = found_inf.clone()
+        for on_device in found.values():
+            anywhere = torch.maximum(anywhere, on_device.to(anywhere.device))
+        dist.all_reduce(anywhere, dist.ReduceOp.MAX, group=self.member.group)
+        return {anywhere.device: anywhere}

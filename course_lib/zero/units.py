@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from course_lib.costs.sharding import shard_size
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
+from course_lib.groups.gradients import is_missing, mark_missing, remember_replacement, write_gradient
 from course_lib.groups.membership import Member
-from course_lib.groups.replaced import remember_replacement
 from course_lib.zero.flat import host_tensor
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several

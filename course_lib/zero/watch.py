@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from course_lib.costs.peak import BACKWARD, FORWARD, GRADIENT, LEFT, Event, Watched
+from course_lib.costs.sharding import BACKWARD, FORWARD, GRADIENT, LEFT, Event, Watched
 from course_lib.runtime import record_memory
 from course_lib.runtime.tensors import tensors_in
 from course_lib.zero.units import blocks_and_the_whole, homes, innermost_around

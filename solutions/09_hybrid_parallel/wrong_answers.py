@@ -477,7 +477,7 @@ def interval_that_overtakes_itself(N, hours, parameters, copy_per_s, storage_per
 
 @wrong("9.6", "it uses course_lib.costs")
 def interval_of_the_library(N, hours, parameters, copy_per_s, storage_per_s, asynchronous):
-    from course_lib.costs.failures import young_interval
+    from course_lib.costs.money import young_interval
 
     return young_interval(12 * parameters / storage_per_s, 3600 * hours / N)
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from course_lib import widgets
-from course_lib.pictures.roles import css_class
+from course_lib.pictures.palette import css_class
 from course_lib.widgets.base import SceneExplorable
 from tests.browser.conftest import VIEWPORT, photograph
 from tests.browser.static_page import StaticPage

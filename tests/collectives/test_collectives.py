@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from course_lib import collectives
-from course_lib.collectives import pipelined_ring
+from course_lib.collectives import ring
 from course_lib.runtime import launch, record_communication
 from tests.collectives.cases import ALL_REDUCES, OTHERS, REDUCTIONS, Case, mistakes, problems_of, run
 from tests.groups.mistakes import answers
@@ -43,11 +43,11 @@ def test_each_equals_one_process_and_sends_the_bytes_of_its_formula_by_send_and_
 @on_ranks(2, 3, 4)
 def test_long_messages_go_in_segments_with_the_same_result_and_bytes_for_any_length_and_op():
     world = tuple(range(dist.get_world_size()))
-    with patch.multiple(pipelined_ring, LONG_BYTES=1, SEGMENT_BYTES=28, AHEAD_BYTES=84):  # 3 of 7 floats
+    with patch.multiple(ring, LONG_BYTES=1, SEGMENT_BYTES=28, AHEAD_BYTES=84):  # 3 of 7 floats
         ops = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN)
         for length, op in product([4, 5, 27, 28, 29, 57, 100], ops):
             case = Case("ring_all_reduce", world, (length,), "every second", torch.float32, op, 0, 0)
-            assert pipelined_ring.pays_off(case.input(0).tensor_split(len(world)))
+            assert ring.pays_off(case.input(0).tensor_split(len(world)))
             assert list(problems_of(case, dist.group.WORLD)) == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.costs.context_parallel import (
+from course_lib.costs.splitting import (
     imbalance,
     ring_attention_bytes,
     ring_work,

@@ -2,15 +2,15 @@
 
 import pytest
 
-from course_lib.costs.context_parallel import ring_attention_bytes
-from course_lib.costs.hiding import (
+from course_lib.costs.links import Link
+from course_lib.costs.network import Network, network_of
+from course_lib.costs.overlap import (
     data_parallel_tokens,
     fully_sharded_tokens,
     ring_attention_tokens,
     smallest_ffn_size,
 )
-from course_lib.costs.links import Link
-from course_lib.costs.network import Network, network_of
+from course_lib.costs.splitting import ring_attention_bytes
 
 H100, C = network_of("H100"), 990e12
 NO_LATENCY = Network(8, Link.of_rate(300e9), Link.of_rate(25e9), 8)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.costs.experts import balanced_expert_bytes
 from course_lib.costs.hybrid import (
     StageWork,
     expert_bytes,
@@ -15,6 +14,7 @@ from course_lib.costs.hybrid import (
     step_bytes,
     tensor_bytes,
 )
+from course_lib.costs.mixture import balanced_expert_bytes
 from course_lib.costs.sharding import sent_bytes
 from course_lib.costs.splitting import split_layer_bytes, split_parameters
 from course_lib.facts import Shape

@@ -4,19 +4,18 @@ import math
 
 import pytest
 
-from course_lib.costs import failures
+from course_lib.costs import money
 from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer
-from course_lib.costs.buckets import cut_buckets
 from course_lib.costs.caching_allocator import CachingAllocator, reserve
-from course_lib.costs.context_parallel import ulysses_key_heads
-from course_lib.costs.experts import expert_capacity, nodes_of_a_token
 from course_lib.costs.flops import step_flops, training_flops
 from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
 from course_lib.costs.memory import device_memory, lora_parameters, training_memory
+from course_lib.costs.mixture import expert_capacity, nodes_of_a_token
 from course_lib.costs.money import kilowatt_hours, training_seconds
 from course_lib.costs.network import network_of
 from course_lib.costs.scaling import amdahl, fit_amdahl, total_time
-from course_lib.costs.splitting import split_layer_bytes
+from course_lib.costs.sharding import cut_buckets
+from course_lib.costs.splitting import split_layer_bytes, ulysses_key_heads
 from course_lib.costs.stragglers import simulate_stragglers
 from course_lib.facts import model
 
@@ -35,9 +34,9 @@ SHAPE, LINK, H100 = model("GPT-3").shape, Link(1.0, 0.0), network_of("H100")
     (lambda: ulysses_key_heads(12, 4, 5), "12 query heads on 5 ranks"),
     (lambda: expert_capacity(-1, 2, 96, 8), "capacity_factor=-1"),
     (lambda: nodes_of_a_token(8, 3, 2), "8 experts on 3 nodes"),
-    (lambda: failures.young_interval(0, 1), "delta=0"), (lambda: failures.daly_interval(1, -1), "M=-1"),
-    (lambda: failures.first_order_loss(0, 1, 1), "tau=0"),
-    (lambda: failures.seconds_between_failures(1, 1, 0, 1), "devices=0"),
+    (lambda: money.young_interval(0, 1), "delta=0"), (lambda: money.daly_interval(1, -1), "M=-1"),
+    (lambda: money.first_order_loss(0, 1, 1), "tau=0"),
+    (lambda: money.seconds_between_failures(1, 1, 0, 1), "devices=0"),
     (lambda: training_flops(0, 1e9), "num_parameters=0"), (lambda: step_flops(SHAPE, 1.5), "batch_size=1.5"),
     (lambda: collective_time("all_reduce", "star", 8, 2, LINK), "op='all_reduce' with algorithm='star'"),
     (lambda: collective_time("all_reduce", "ring", -8, 2, LINK), "num_bytes=-8: expected"),

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from course_lib.costs.links import BOUNDS, Link, collective_time, hardware_link
+from course_lib.costs.links import BOUNDS, Link, collective_time, hardware_link, measured_seconds, reached_shares
 from course_lib.costs.network import (
     OPERATIONS,
     TREE_ACROSS_S,
@@ -14,7 +14,6 @@ from course_lib.costs.network import (
     measured_network,
     network_of,
 )
-from course_lib.costs.reached import measured_seconds, reached_shares
 from course_lib.facts import LLAMA_3_OVERSUBSCRIPTION, LLAMA_3_POD, MEASURED_COLLECTIVES, measured_collectives
 
 H100, A100 = network_of("H100"), network_of("A100")

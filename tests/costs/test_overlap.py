@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.costs.buckets import cut_buckets
 from course_lib.costs.links import Link
 from course_lib.costs.overlap import CAPS, MACHINES, MIB, MODELS, BackwardPiece, simulate_overlap
+from course_lib.costs.sharding import cut_buckets
 
 NO_LATENCY = Link(0.0, 1e-9)
 SLOW_START = Link(1e-3, 1e-9)

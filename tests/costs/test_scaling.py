@@ -4,7 +4,7 @@
 import pytest
 
 from course_lib import facts
-from course_lib.costs.kernels import matmul_seconds, pass_seconds
+from course_lib.costs.flops import matmul_seconds, pass_seconds
 from course_lib.costs.links import Link, hardware_link
 from course_lib.costs.scaling import (
     amdahl,

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.experts import (
+from course_lib.costs.mixture import (
     combine_bytes,
     count_bytes,
     dispatch_bytes,
@@ -29,7 +29,7 @@ from course_lib.expert_parallel import (
     make_groups,
     tokens_per_expert,
 )
-from course_lib.expert_parallel.full_state import gather_experts
+from course_lib.expert_parallel.gradients import gather_experts
 from course_lib.runtime import device, record_communication
 
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-5}

@@ -17,7 +17,7 @@ from course_lib.expert_parallel import (
     make_groups,
     replicated_parameters,
 )
-from course_lib.groups.packing import add_up
+from course_lib.groups.gradients import add_up
 from tests.expert_parallel.cases import gradients_with_all_experts
 from tests.ranks import on_ranks
 

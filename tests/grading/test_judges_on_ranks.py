@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.costs import context_parallel as cp
-from course_lib.costs.experts import split_expert_bytes
-from course_lib.costs.hiding import smallest_ffn_size
+from course_lib.costs import splitting as cp
 from course_lib.costs.links import Link, collective_time
+from course_lib.costs.mixture import split_expert_bytes
+from course_lib.costs.overlap import smallest_ffn_size
 from course_lib.costs.splitting import largest_t, split_layer_bytes
 from course_lib.expert_parallel import capacity_mask, route
 from course_lib.facts import Shape, measured_collectives

@@ -10,11 +10,28 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.groups.agreement import agree, require_same, start_agreement
-from course_lib.groups.exchange import start_all_gather, start_gather, start_reduce_scatter
-from course_lib.groups.gradients import GradientBucket, is_missing, mark_missing, when_complete, write_gradient
+from course_lib.groups.exchange import (
+    agree,
+    require_same,
+    start_agreement,
+    start_all_gather,
+    start_gather,
+    start_reduce_scatter,
+)
+from course_lib.groups.gradients import (
+    GradientBucket,
+    add_up,
+    broadcast,
+    cut_tensors,
+    is_missing,
+    mark_missing,
+    pack,
+    unpack,
+    unpack_into,
+    when_complete,
+    write_gradient,
+)
 from course_lib.groups.membership import member
-from course_lib.groups.packing import add_up, broadcast, cut_tensors, pack, unpack, unpack_into
 from course_lib.runtime import record_communication
 from tests.checkpoint import runs
 from tests.ranks import on_ranks

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.groups.gradients import total_norm
 from course_lib.groups.membership import member
-from course_lib.groups.norms import total_norm
 from course_lib.hybrid_parallel import clip_grad_norm_, gather_whole, gradient_pieces, kinds, reduce_gradients
 from course_lib.hybrid_parallel.norms import gradients_here
 from course_lib.runtime import launch

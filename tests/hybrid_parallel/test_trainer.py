@@ -31,7 +31,7 @@ def test_every_rank_reports_the_same_losses_and_bytes_whatever_the_layout_and_dr
     assert one.losses[-1] < one.losses[0] and one.bytes_by_axis == {}
     assert all(0 < step.mfu < 2 for step in one.steps)
     assert one.png().startswith(b"\x89PNG") and "4 steps" in one.finding()
-    monkeypatch.setattr("course_lib.pictures.figures.to_png", lambda figure: figure)
+    monkeypatch.setattr("course_lib.pictures.painter.to_png", lambda figure: figure)
     loss, sent, held = report.png().axes
     assert list(zip(*loss.lines[0].get_data())) == list(enumerate(report.losses))
     for axes, sizes in ((sent, report.bytes_by_axis), (held, report.memory_by_kind)):

@@ -6,9 +6,8 @@ from html import unescape
 
 import pytest
 
-from course_lib.pictures.alt_text import with_alt_text
-from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.figures import new_figure, words_of
+from course_lib.pictures.drawn import Drawn, with_alt_text
+from course_lib.pictures.painter import new_figure, words_of
 
 PNG = b"\x89PNG of nothing"
 

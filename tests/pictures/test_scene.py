@@ -5,10 +5,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from course_lib.pictures.painter import paint
-from course_lib.pictures.palette import PAPER, RANK_COLOURS, contrast, ink_on, mix
-from course_lib.pictures.parts import axis, bars, legend, round_ticks
-from course_lib.pictures.roles import ROLES, on_white, style_sheet
-from course_lib.pictures.scene import Mark, Scene, Sheet, width_of
+from course_lib.pictures.palette import PAPER, RANK_COLOURS, ROLES, contrast, ink_on, mix, on_white, style_sheet
+from course_lib.pictures.scene import Mark, Scene, Sheet, axis, bars, legend, round_ticks, width_of
 from course_lib.pictures.units import gigabytes, human_bytes, human_seconds, mebibytes
 
 

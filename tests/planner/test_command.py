@@ -16,7 +16,7 @@ from course_lib.planner.command import main, rows_of
 from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.flags import chunks_in_letters, megatron_flags, torchtitan_lines
 from course_lib.planner.plan import plan
-from course_lib.planner.ranking import distinct
+from course_lib.planner.search import distinct
 from tests.planner.test_huggingface import LLAMA_3_8B
 
 ASKED = "--model llama-3-8b --gpus 8xH100 --tokens 1M"

@@ -7,9 +7,8 @@ import pytest
 from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import NoRun, cluster, error_of, errors_by_kind, estimate, find_software
-from course_lib.planner.errors import FEWEST
-from course_lib.planner.rows import FITS
-from course_lib.planner.runs import describe, distance, nearest_runs, unfitted_runs
+from course_lib.planner.compare import FEWEST
+from course_lib.planner.rows import FITS, describe, distance, nearest_runs, unfitted_runs
 
 FITTED_ROWS = {row["id"] for row in published_rows("calibration")}
 

@@ -12,12 +12,12 @@ from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.estimate import Estimate, estimate, estimate_job
-from course_lib.planner.software import (
+from course_lib.planner.constants import (
     MEGATRON_2021,
     MEGATRON_DEEPSPEED,
     SOFTWARE,
 )
+from course_lib.planner.estimate import Estimate, estimate, estimate_job
 from course_lib.planner.step import CAUSES
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)

@@ -14,13 +14,13 @@ from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
+from course_lib.planner.constants import FSDP2, NANOTRON, TORCHTITAN, TRAINERS
 from course_lib.planner.estimate import Estimate, estimate
 from course_lib.planner.flags import megatron_flags, torchtitan_lines
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.memory import needed_bytes
 from course_lib.planner.plan import plan
-from course_lib.planner.ranking import distinct
-from course_lib.planner.software import FSDP2, NANOTRON, TORCHTITAN, TRAINERS
+from course_lib.planner.search import distinct
 from course_lib.planner.step import layer_parameters, message_seconds, trained_of
 
 SHAPE = Shape(num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, ffn_size=128, vocab_size=1000,

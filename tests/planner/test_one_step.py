@@ -7,9 +7,8 @@ import pytest
 from course_lib.facts import model, published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import Learned, cluster, estimate, learn
-from course_lib.planner.constants import FITTED
+from course_lib.planner.constants import FITTED, MEGATRON_CORE
 from course_lib.planner.rates import rates_of
-from course_lib.planner.software import MEGATRON_CORE
 from course_lib.planner.validate import learn_one_step, table_of_steps
 
 H100S = cluster("H100", 64)

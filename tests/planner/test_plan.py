@@ -13,16 +13,15 @@ from course_lib.planner.candidates import (
     chunk_counts,
     micro_batch_sizes,
     piece_counts,
+    rule_of_thumb,
 )
 from course_lib.planner.cluster import cluster
+from course_lib.planner.constants import MEGATRON_CORE, TORCHTITAN
 from course_lib.planner.estimate import estimate, estimate_job
 from course_lib.planner.job import Job
-from course_lib.planner.plan import plan
-from course_lib.planner.ranking import TIE, complexity, pareto, ties
-from course_lib.planner.reasons import reasons_for
+from course_lib.planner.plan import plan, reasons_for
 from course_lib.planner.rows import job_of_row, row_of_layout
-from course_lib.planner.rule import rule_of_thumb
-from course_lib.planner.software import MEGATRON_CORE, TORCHTITAN
+from course_lib.planner.search import TIE, complexity, pareto, ties
 
 LLAMA = model("Llama 3 405B")
 MIDDLE_LLAMA, SMALL = model("Llama 3 70B"), model("Llama 3 8B")

@@ -14,7 +14,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.plan import plan
-from course_lib.planner.ranking import distinct
+from course_lib.planner.search import distinct
 from course_lib.planner.why_not import why_not
 
 

@@ -23,15 +23,16 @@ from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, p
 from course_lib.planner.estimate import UNEXPLAINED, estimate_job
 from course_lib.planner.fit import calibration, fit, fit_activations
 from course_lib.planner.memory import stage_bytes
-from course_lib.planner.peaks import measured_peaks, table_of_peaks
 from course_lib.planner.rows import FITS, job_of_row, peak_of_row
 from course_lib.planner.validate import (
     balanced_accuracy,
     constants_without,
     group_errors,
+    measured_peaks,
     outside_of_calibration,
     predict,
     source_of,
+    table_of_peaks,
     table_of_ways,
 )
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.holdings import Share
 from course_lib.pictures.palette import rank_colour
-from course_lib.plots.holdings_picture import HoldingsSheet
+from course_lib.plots.cells import HoldingsSheet
 from course_lib.runtime import launch
 from course_lib.widgets import Holdings, HoldingsPicture, each_collective, label_chunks, who_holds_what
 

@@ -57,7 +57,7 @@ def test_the_default_run_brings_held_out_loss_below_the_unigram_entropy_and_trav
 
 
 def test_the_picture_shows_every_loss_and_the_held_out_ones_at_their_steps_beside_the_entropy(default_run, monkeypatch):
-    monkeypatch.setattr("course_lib.pictures.figures.to_png", lambda figure: figure)
+    monkeypatch.setattr("course_lib.pictures.painter.to_png", lambda figure: figure)
     (axes,) = default_run.png().axes
     training, held_out, entropy = [list(zip(*line.get_data())) for line in axes.lines]
     both = [(0, default_run.held_out_before), (60, default_run.held_out_after)]

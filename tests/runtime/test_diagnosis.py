@@ -5,10 +5,10 @@ import torch
 
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.crew import Crew
-from course_lib.runtime.ranks.lookout import Lookout
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.places import Frame
+from course_lib.runtime.ranks.pools import Crew
+from course_lib.runtime.ranks.went_wrong import Lookout
 
 HERE = Frame("train.py", 7, None, "step")
 WORLD, PAIR = (0, 1, 2), (0, 2)

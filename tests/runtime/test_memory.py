@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import MemoryLog, launch, record_memory, span
-from course_lib.runtime.instruments.memory_track import OTHER, Track
+from course_lib.runtime.instruments.storage_book import OTHER, Track
 from tests.runtime.zoo import Tied
 
 FLOAT = 4  # bytes

@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.runtime import LaunchError, context
-from course_lib.runtime.outside_ranks import SENTENCE, is_outside_ranks
+from course_lib.runtime.launcher import SENTENCE, is_outside_ranks
 
 NO_GROUP = ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
 

@@ -15,7 +15,7 @@ import pytest
 import course_lib
 from course_lib.runtime import launcher, testing
 from course_lib.runtime.ranks.fork_pool import ForkPool
-from course_lib.runtime.ranks.preload import PRELOAD
+from course_lib.runtime.ranks.home import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[2]
 forks = pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from course_lib.runtime.ranks import stopping
-from course_lib.runtime.ranks.stopping import Stopped, close_connections, let_go, run_stoppable
+from course_lib.runtime.ranks import watcher
+from course_lib.runtime.ranks.watcher import Stopped, close_connections, let_go, run_stoppable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of one thread to another")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of one 
 @pytest.fixture(autouse=True)
 def _handlers():
     before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, stopping._raise)
+    signal.signal(signal.SIGINT, watcher._raise)
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -47,7 +47,7 @@ def test_stops_at_any_moment_leave_the_rank_to_its_next_call():
                 ends.add("returned")
             except Stopped:
                 ends.add("was stopped")
-            assert not stopping._stoppable
+            assert not watcher._stoppable
     finally:
         over.set()
         thread.join()
@@ -57,12 +57,12 @@ def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_
     """A write that fails in the moment that a peer asks for a message is one that gloo forgets, and waits for."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
         theirs, _ = listener.accept()
-        assert str(ours.fileno()) in os.listdir(stopping.DESCRIPTORS)
+        assert str(ours.fileno()) in os.listdir(watcher.DESCRIPTORS)
         with theirs, pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "listdir", lambda path: [ours.fileno(), listener.fileno()])
             for _ in range(3):  # a stop may have to come again
                 close_connections()
-            assert len(stopping._kept) == 1
+            assert len(watcher._kept) == 1
             ours.sendall(b"said")
             assert theirs.recv(4) == b"said" and ours.recv(4) == b""
             ours.close()  # as gloo does
@@ -71,6 +71,6 @@ def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_
             let_go()
             with pytest.raises(ConnectionResetError):
                 theirs.recv(4)
-            assert stopping._kept == {}
+            assert watcher._kept == {}
             with socket.create_connection(listener.getsockname()):
                 pass

@@ -22,7 +22,7 @@ from course_lib.runtime import (
     testing,
 )
 from course_lib.runtime.ranks.pools import pool
-from course_lib.runtime.team.lending import is_code
+from course_lib.runtime.team.rank_cell import is_code
 from course_lib.runtime.team.team import newest_team
 from tests.faults.kinds import rank_sum
 from tests.faults.traces import traces

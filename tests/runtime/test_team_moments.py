@@ -20,9 +20,9 @@ import pytest
 
 from course_lib.runtime import LaunchError, LaunchTimeout, RankDied, launch, launcher, start_ranks, testing
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import fork_pool, rank_process, supervisor
+from course_lib.runtime.ranks import fork_pool, processes, supervisor
 from course_lib.runtime.ranks.output import read_output
-from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.processes import RankProcess
 from course_lib.runtime.ranks.supervisor import Supervisor
 from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive, traces
@@ -69,7 +69,7 @@ class Moment:
 def moment(monkeypatch):
     moment = Moment()
     monkeypatch.setattr(fork_pool, "trace", moment)
-    monkeypatch.setattr(rank_process, "trace", moment)
+    monkeypatch.setattr(processes, "trace", moment)
     return moment
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib.costs.context_parallel import ring_attention_bytes, ulysses_attention_bytes, ulysses_key_heads
+from course_lib.costs.splitting import ring_attention_bytes, ulysses_attention_bytes, ulysses_key_heads
 from course_lib.runtime import device, record_communication
 from course_lib.sequence_parallel import local_positions, ring_attention, ulysses_attention, ulysses_ring_attention
 

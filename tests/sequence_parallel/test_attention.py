@@ -14,12 +14,12 @@ from course_lib.runtime import launch, record_communication, record_memory
 from course_lib.sequence_parallel import (
     OnlineSoftmax,
     local_positions,
+    ring,
     ring_attention,
-    tiles,
     ulysses_attention,
     ulysses_ring_attention,
 )
-from course_lib.sequence_parallel.tiles import KeyBlock, cut_tiles
+from course_lib.sequence_parallel.ring import KeyBlock, cut_tiles
 from tests.groups.mistakes import answers
 from tests.ranks import on_ranks
 from tests.sequence_parallel.cases import Case, cases, in_one_process, run, whole
@@ -38,7 +38,7 @@ def test_rows_of_many_tiles_of_odd_lengths_are_exact():
         tensors, positions = whole(case, 68), local_positions(68, None, layout)
         q, k, v, gradient = (x[:, :, positions].clone() for x in tensors)
         q, k, v = (x.requires_grad_() for x in (q, k, v))
-        with patch.object(tiles, "TILE_ROWS", 3):
+        with patch.object(ring, "TILE_ROWS", 3):
             out = ring_attention(q, k, v, layout=layout)
             given = out, *torch.autograd.grad(out, (q, k, v), gradient)
         for a, b in zip(given, in_one_process(case, tensors)):

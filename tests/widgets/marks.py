@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from course_lib.pictures.roles import ROLES
+from course_lib.pictures.palette import ROLES
 from course_lib.pictures.scene import Mark, Scene
 
 SLACK = 0.06  # of a unit of the scene: numbers are rounded to hundredths, those of ticks, too

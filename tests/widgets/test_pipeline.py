@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.pictures.figures import to_png
+from course_lib.pictures.painter import to_png
 from course_lib.pipeline_parallel import (
     Action,
     Schedule,

@@ -16,10 +16,8 @@ from matplotlib.text import Text
 
 from course_lib import widgets
 from course_lib.collectives.steps import MESSAGES
-from course_lib.pictures.figures import to_png
-from course_lib.pictures.painter import ALIGNED, paint
-from course_lib.pictures.palette import BLUE
-from course_lib.pictures.roles import ROLES
+from course_lib.pictures.painter import ALIGNED, paint, to_png
+from course_lib.pictures.palette import BLUE, ROLES
 from course_lib.pictures.scene import width_of
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
 from course_lib.widgets.base import BadParameter, WholeNumber

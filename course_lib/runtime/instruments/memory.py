@@ -29,7 +29,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.pictures.units import human_bytes
-from course_lib.runtime.instruments.memory_track import (
+from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
+from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.instruments.storage_book import (
     ACTIVATIONS,
     GRADIENTS,
     KINDS,
@@ -39,8 +41,6 @@ from course_lib.runtime.instruments.memory_track import (
     MemoryPhase,
     Track,
 )
-from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
-from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
 from course_lib.runtime.torch_private import tree_leaves
 
 CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))

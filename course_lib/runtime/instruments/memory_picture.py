@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.pictures.figures import new_figure, quiet, to_png
+from course_lib.pictures.painter import new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, GREY, INK, MAGENTA, ORANGE, TEAL
 from course_lib.pictures.units import BYTES_IN, human_bytes
-from course_lib.runtime.instruments.memory_track import KINDS, Track
+from course_lib.runtime.instruments.storage_book import KINDS, Track
 
 COLOURS = dict(zip(KINDS, (BLUE, ORANGE, TEAL, MAGENTA, GREY)))
 MAX_PANELS = 8

@@ -5,11 +5,14 @@ A TorchDispatchMode sees what torch operators return, a weak reference to each s
 what is an activation, a gradient, an optimiser's state. A step has thousands of operators, half of which return what
 was there before (in-place ones, views): those are counted, and not looked at.
 Prior art: torch/distributed/_tools/mem_tracker.py.
+
+What the allocator of a rank's GPU says of itself, beside what is counted by storage.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,19 +22,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdRef
 
-from course_lib.runtime.instruments.allocator import allocator_peak
+from course_lib.runtime import context
 from course_lib.runtime.instruments.dispatch import OperatorWatcher, Run, watching
-from course_lib.runtime.instruments.memory_track import (
+from course_lib.runtime.instruments.recordings import span_listeners
+from course_lib.runtime.instruments.storage_book import (
     ACTIVATIONS,
     GRADIENTS,
     OPTIMIZER_STATE,
     PARAMETERS,
     SEEN_PARAMETERS,
     MemoryPhase,
+    StorageBook,
     Track,
+    may_return_other_memory,
 )
-from course_lib.runtime.instruments.spans import span_listeners
-from course_lib.runtime.instruments.storage_book import StorageBook, may_return_other_memory
 from course_lib.runtime.tensors import NO_TENSORS, tensors_in
 from course_lib.runtime.torch_private import (
     backward_number,
@@ -40,6 +44,47 @@ from course_lib.runtime.torch_private import (
     when_backward_ends,
     without_dispatch,
 )
+
+_open: list["_Peak"] = []
+
+
+class _Peak:
+    num_bytes = 0
+
+
+@contextmanager
+def allocator_peak(tell: Callable[[int], None]) -> Iterator[None]:
+    """`tell` the most bytes that the GPU's allocator had given out at one time inside the block; nothing on the CPU.
+
+    The allocator keeps one peak a process, which starts anew with each block: those around it note theirs first.
+    """
+    statistics = _statistics()
+    if statistics is None:
+        yield
+        return
+    _note(statistics)
+    statistics.reset_peak_memory_stats(context.device())
+    mine = _Peak()
+    _open.append(mine)
+    try:
+        yield
+    finally:
+        _note(statistics)
+        _open.remove(mine)
+        tell(mine.num_bytes)
+
+
+def _note(statistics: ModuleType) -> None:
+    for peak in _open:
+        peak.num_bytes = max(peak.num_bytes, statistics.max_memory_allocated(context.device()))
+
+
+def _statistics() -> ModuleType | None:
+    """torch.cuda, or its like for another kind of device; None on the CPU and where there are no statistics."""
+    device = context.device()
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    return module if hasattr(module, "max_memory_allocated") else None
+
 
 PLAIN = (torch.Tensor, nn.Parameter)
 NO_PARAMETERS = NO_TENSORS | {torch.Tensor}
@@ -231,5 +276,3 @@ class MemoryTracker(OperatorWatcher):
         if self.open_spans:  # empty when the span outlives the recorder
             name, start = self.open_spans.pop()
             self.track.phases.append(MemoryPhase(name, start, self.track.num_ops, depth=len(self.open_spans)))
-
-

@@ -8,12 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.pictures.figures import WIDTH_IN, new_figure, quiet, to_png
+from course_lib.pictures.painter import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
 from course_lib.pictures.units import human_bytes
-from course_lib.runtime.instruments.intervals import Intervals, intersection, longest_outside, side_by_side, union
-from course_lib.runtime.instruments.timeline_event import TimelineEvent
-from course_lib.runtime.instruments.under_way import transfers
+from course_lib.runtime.instruments.intervals import (
+    Intervals,
+    TimelineEvent,
+    intersection,
+    longest_outside,
+    side_by_side,
+    transfers,
+    union,
+)
 
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
 OWN_COLOURS = {"experts": ORANGE}  # the same in pictures with and without what comes before them

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_lib.runtime.instruments.clocks import DeviceClock, HostClock, Mark, Read
+from course_lib.runtime.instruments.intervals import TimelineEvent
 from course_lib.runtime.instruments.pending import GroupCall
-from course_lib.runtime.instruments.timeline_event import TimelineEvent
 
 
 @dataclass(slots=True)

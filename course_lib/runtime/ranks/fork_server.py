@@ -59,7 +59,7 @@ class Server:
             importlib.import_module(self.waiting_imports.pop(0))
         gc.enable()
         # Imported here and below: course_lib was not yet on the path when this script began.
-        from course_lib.runtime.ranks.preload import CourseModules
+        from course_lib.runtime.ranks.home import CourseModules
 
         self.course = CourseModules(self.folder)
         self.answer()

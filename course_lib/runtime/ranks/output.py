@@ -4,9 +4,9 @@ import re
 import sys
 from collections.abc import Callable
 
-from course_lib.pictures.stable import stable_output
+from course_lib.pictures.drawn import stable_output
 from course_lib.runtime import context
-from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.processes import RankProcess
 from course_lib.runtime.ranks.showing import Bundle, parse_line
 
 _END = re.compile(rb"\r\n|\n|\r")

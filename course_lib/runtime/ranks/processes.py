@@ -1,13 +1,122 @@
-"""Ending what ranks started: child processes, and daemons that have left their parents."""
+"""Ending what ranks started: child processes, and daemons that have left their parents.
+
+COURSE_LIB_TRACE=FILE: one line for every message between the notebook, its server and its ranks.
+
+    12:00:01.203117  notebook -> rank 2    Task            rank 2 of 4, gloo, call of 612 bytes
+    12:00:01.207344  rank 2 -> notebook    Returned        payload of 121 bytes
+
+All of them pass through the notebook's process, which writes them as it sends and receives.
+
+One rank as the notebook's process sees it: the same from either pool.
+
+Interrupts of the notebook that wait until what is under way is whole.
+"""
 
 import os
+import signal
+import threading
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any, BinaryIO
 
 import psutil
 
 from course_lib.runtime import context
+
+_VARIABLE = "COURSE_LIB_TRACE"
+_MAX_LETTERS = 120
+
+
+def trace(sender: str, receiver: str, message: Any) -> None:
+    """Append one line to the file, where the environment names one."""
+    path = os.environ.get(_VARIABLE)
+    if path:
+        kind, summary = _kind_and_summary(message)
+        now = datetime.now().strftime("%H:%M:%S.%f")
+        line = f"{now}  {f'{sender} -> {receiver}':22}{kind:16}{summary}".rstrip()
+        with open(path, "a", encoding="utf-8") as file:  # one write a line: several threads send
+            file.write(line + "\n")
+
+
+class Closed:
+    """Stands for the message that will not come: the other end has closed the connection."""
+
+    def summary(self) -> str:
+        """What the end of a connection means."""
+        return "no more messages will come"
+
+
+def _kind_and_summary(message: Any) -> tuple[str, str]:
+    if hasattr(message, "summary"):
+        return type(message).__name__, " ".join(message.summary().split())[:_MAX_LETTERS]
+    if isinstance(message, tuple) and message and isinstance(message[0], str):  # a request to the server
+        return message[0], " ".join(map(repr, message[1:]))[:_MAX_LETTERS]
+    if isinstance(message, str):
+        return message, ""
+    return type(message).__name__, repr(message)[:_MAX_LETTERS]
+
+
+@dataclass
+class RankProcess:
+    """A living rank, and what connects it to the notebook."""
+
+    rank: int
+    pid: int
+    connection: Connection
+    streams: dict[str, BinaryIO]  # "stdout", "stderr"
+    end_of_output: bytes = b""  # what ends a call's part of a stream; without it, its closing does
+    unread: dict[str, bytes] = field(default_factory=dict)  # stream -> what came behind the end of a call's part
+    reads: dict[str, threading.Lock] = field(init=False)  # stream -> taken by the call that reads from it
+
+    def __post_init__(self) -> None:
+        self.reads = {name: threading.Lock() for name in self.streams}
+
+    def send(self, message: Any) -> None:
+        """Send a message to the rank. OSError where it has ended."""
+        trace("notebook", f"rank {self.rank}", message)
+        self.connection.send(message)
+
+    def receive(self) -> Any:
+        """The next message. EOFError or OSError where the rank has ended."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            trace(f"rank {self.rank}", "notebook", Closed())
+            raise
+        trace(f"rank {self.rank}", "notebook", message)
+        return message
+
+
+@contextmanager
+def hold_interrupts(came: threading.Event | None = None) -> Iterator[None]:
+    """An interrupt that comes meanwhile is raised at the end, and `came` is set at once.
+
+    A question to the server whose answer nobody takes would be answered to whoever asks next.
+    """
+    raises = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(raises):
+        yield
+        return
+    held = threading.Event()
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.set()
+        if came is not None:
+            came.set()
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, raises)
+        if held.is_set():
+            raises(signal.SIGINT, None)
+
 
 _BEGINS_WITHIN_S = 1.0  # a machine may be busy
 _LOOKS = 10  # a program that starts itself again for ever would be found for ever

@@ -24,8 +24,9 @@ import torch.distributed as dist
 
 from course_lib.runtime import context, process_group
 from course_lib.runtime.instruments import pending, recordings
-from course_lib.runtime.ranks import debugging, showing, stopping
-from course_lib.runtime.ranks.evidence import tensors_in_line
+from course_lib.runtime.ranks import debugging, showing
+from course_lib.runtime.ranks import watcher as stopping
+from course_lib.runtime.ranks.diagnosis import tensors_in_line
 from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.places import frames_of_traceback

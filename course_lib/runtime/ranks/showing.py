@@ -12,8 +12,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from course_lib.pictures.alt_text import with_alt_text
-from course_lib.pictures.stable import stable_output
+from course_lib.pictures.drawn import stable_output, with_alt_text
 
 MARK = b"\0course_lib shows "
 INLINE = ("inline", "module://matplotlib_inline.backend_inline", "module://ipykernel.pylab.backend_inline")
@@ -56,7 +55,7 @@ def _with_words(value: Any, data: dict[str, Any]) -> dict[str, Any]:
     """A figure's picture with what the figure says of itself; anything else has words of its own, or none."""
     from matplotlib.figure import Figure
 
-    from course_lib.pictures.figures import words_of
+    from course_lib.pictures.painter import words_of
 
     return with_alt_text(data, words_of(value)) if isinstance(value, Figure) else data
 

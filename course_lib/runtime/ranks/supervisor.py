@@ -18,10 +18,7 @@ import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import diagnosis, went_wrong
-from course_lib.runtime.ranks.asking import LaunchRanks
-from course_lib.runtime.ranks.conversation import Conversation, read_command
-from course_lib.runtime.ranks.crew import Crew
-from course_lib.runtime.ranks.interrupts import hold_interrupts
+from course_lib.runtime.ranks.debugging import Conversation, read_command
 from course_lib.runtime.ranks.messages import (
     STOP,
     Asks,
@@ -36,8 +33,9 @@ from course_lib.runtime.ranks.messages import (
     Whereabouts,
 )
 from course_lib.runtime.ranks.output import RankOutput, read_output
-from course_lib.runtime.ranks.rank_process import RankProcess
-from course_lib.runtime.ranks.trace import Closed
+from course_lib.runtime.ranks.pools import Crew
+from course_lib.runtime.ranks.processes import Closed, RankProcess, hold_interrupts
+from course_lib.runtime.ranks.went_wrong import LaunchRanks
 from course_lib.runtime.results import Results
 
 _ASK_EVERY_S = 0.25

@@ -19,10 +19,8 @@ from pathlib import Path
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import home
-from course_lib.runtime.ranks.home import PROJECT
-from course_lib.runtime.ranks.preload import PRELOAD
-from course_lib.runtime.ranks.processes import kill_by_mark, kill_tree
-from course_lib.runtime.ranks.rank_process import RankProcess
+from course_lib.runtime.ranks.home import PRELOAD, PROJECT
+from course_lib.runtime.ranks.processes import RankProcess, kill_by_mark, kill_tree
 
 _HERE = Path(__file__).resolve().parent
 _STARTS_WITHIN_S = 120.0  # importing torch from a cold disk takes long; longer than this, something is broken

@@ -1,12 +1,18 @@
 """In a rank that stays: the names that it holds. Cells run among them, and the notebook reads and writes them.
 
 All functions here are calls like a reader's own: the team runs them in its ranks.
+
+What a rank holds as plain numbers, for a picture: every tensor's first rows and columns beside its size.
 """
 
 import builtins
 import sys
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
@@ -121,3 +127,24 @@ def fill_in(fn: Any) -> Any:
 def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What team.run runs in every rank."""
     return fill_in(fn)(*args, **kwargs)
+
+
+MOST_NAMES = 12
+ROWS, COLUMNS = 8, 12  # of a tensor that are shown
+
+
+def take_snapshot() -> dict[str, Any]:
+    """In a rank: its bytes by kind, and its names, biggest first, tensors with their first values. Plain JSON."""
+    names = own_names()
+    held = find_holdings(names)
+    return {"by_kind": held.by_kind, "more": max(0, len(held.names) - MOST_NAMES),
+            "names": [asdict(each) | {"values": first_values(names[each.name])} for each in held.names[:MOST_NAMES]]}
+
+
+def first_values(value: Any) -> list[list[float]]:
+    """The first rows and columns of a tensor, with all dimensions but the first in one; [] for anything else."""
+    plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and value.numel() > 0
+    if not plain or value.is_complex() or value.device.type == "meta" or not value.untyped_storage().nbytes():
+        return []
+    rows = value.detach().reshape(value.shape[0] if value.dim() > 1 else 1, -1)
+    return rows[:ROWS, :COLUMNS].double().cpu().tolist()

@@ -13,18 +13,17 @@ from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
+from course_lib.runtime.launcher import launch_under_torchrun
 from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.crew import Crew
-from course_lib.runtime.ranks.interrupts import hold_interrupts
 from course_lib.runtime.ranks.messages import Task, Whereabouts
 from course_lib.runtime.ranks.parcels import pack_call
 from course_lib.runtime.ranks.places import readers_frame
-from course_lib.runtime.ranks.pools import BranchPool, WarmPool
+from course_lib.runtime.ranks.pools import BranchPool, Crew, WarmPool
+from course_lib.runtime.ranks.processes import hold_interrupts
 from course_lib.runtime.ranks.supervisor import Supervisor
 from course_lib.runtime.results import Results
 from course_lib.runtime.team.namespace import do_nothing
 from course_lib.runtime.team.rank_cell import name_ranks
-from course_lib.runtime.torchrun import launch_under_torchrun
 
 _teams = itertools.count()
 MADE_ANEW = ("The process group is made anew before the next call: process groups, device meshes and whatever holds "

@@ -5,23 +5,36 @@
     team[2]["x"], team[2].eval("x.norm()")  what one rank holds
     team.pull("loss"), team.push(lr=0.1)    from all, to all
     %%ranks                                 a cell in all of them; %%ranks 0,2 in two
+
+`start_ranks(world_size=4)`: ranks that stay, with the arguments of launch.
+
+%%ranks: a cell that runs in the ranks of the newest open team, among the names of each.
+
+    %%ranks                 in all ranks
+    %%ranks 0,2             in these; also 1-3
+
+What they print, show and raise comes as from launch. The value of the last expression is the cell's, by rank.
 """
 
 import html
 import itertools
+import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from types import FrameType
+from typing import Any, Literal
 
 from course_lib.pictures.units import human_bytes
-from course_lib.runtime.launcher import check_is_function
+from course_lib.runtime import backends, context
+from course_lib.runtime.launcher import check_is_function, check_options
+from course_lib.runtime.ranks.pools import pool_that_stays
 from course_lib.runtime.results import Results
 from course_lib.runtime.team import namespace
 from course_lib.runtime.team.holdings import KINDS, RankHoldings
-from course_lib.runtime.team.lending import Lender
-from course_lib.runtime.team.rank_cell import RankCell, RankTexts, remember_text
-from course_lib.runtime.team.snapshot import take_snapshot
+from course_lib.runtime.team.namespace import take_snapshot
+from course_lib.runtime.team.rank_cell import Lender, RankCell, RankTexts, remember_text
 from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
 
 MOST_NAMES = 8  # of a rank, that are listed
@@ -223,3 +236,98 @@ def _say_holdings(held: RankHoldings) -> str:
 def _say_names(held: RankHoldings) -> str:
     names = [each.name for each in held.names]
     return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+
+
+def start_ranks(
+    world_size: int = 4,
+    *,
+    backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
+    device: Literal["auto", "cpu"] = "auto",
+    timeout: float = 60.0,
+    seed: int = 0,
+    threads: int = 1,
+    env: dict[str, str] | None = None,
+) -> Team:
+    """Start `world_size` ranks that keep what they hold from one call, or cell, to the next, and return them as a team.
+
+    The arguments are those of launch. `timeout` counts for each call by itself, and random numbers are seeded once, at
+    the start. Under torchrun the same call joins the group that torchrun describes; each rank of the program then has
+    names of its own beside those of the script. An idle rank holds 10 MB of its own.
+
+    Raises ValueError for arguments that cannot work, and a LaunchError where the ranks do not start.
+    """
+    check_options(world_size, timeout, seed, threads, env)
+    if context.in_rank():
+        raise ValueError("start_ranks was called inside a rank. A rank cannot start ranks: call it from the notebook")
+    if context.under_torchrun():
+        return Team(TorchrunRanks(world_size, backend, device, timeout, seed))
+    backend = backends.choose(backend, device, world_size)
+    env = {**backends.hide_gpus(backend), **(env or {})}
+    ranks = StayingRanks(pool_that_stays(), world_size, backend, seed, threads, timeout, env)
+    try:
+        ranks.call("nothing yet", namespace.do_nothing, (), {})
+    except BaseException:
+        ranks.close()
+        raise
+    return Team(ranks)
+
+
+NO_TEAM = ("%%ranks runs its cell in ranks that stay, and there are none. Start them in a cell of their own: "
+           "team = start_ranks(world_size=4)")
+_others = itertools.count(1)  # cells that no notebook numbers: those of a script
+_RANKS = re.compile(r"\d+(-\d+)?")
+
+
+class RanksUsageError(ValueError):
+    """The reader's slip: told in a line, without the stack of the magic."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def register_in(shell: Any) -> None:
+    """Give `shell` the magic. A second call changes nothing."""
+    shell.register_magic_function(lambda line, cell: run_magic(shell, line, cell), "cell", "ranks")
+
+
+def run_magic(shell: Any, line: str, body: str) -> RankTexts | None:
+    """What `%%ranks` does in a cell of `shell`."""
+    team = newest_team()
+    if team is None:
+        raise RanksUsageError(NO_TEAM)
+    return team.run_cell(this_cell(shell, line, body), parse_ranks(line), shell.user_ns)
+
+
+def parse_ranks(line: str) -> list[int] | None:
+    """The ranks that `0,2` or `1-3` names; None for all. ValueError for anything else.
+
+    >>> parse_ranks("0, 2"), parse_ranks("1-3"), parse_ranks(" ")
+    ([0, 2], [1, 2, 3], None)
+    """
+    parts = line.replace(",", " ").split()
+    if not all(map(_RANKS.fullmatch, parts)):
+        raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2 or %%ranks 1-3, got {line.strip()!r}")
+    bounds = [[int(bound) for bound in part.split("-")] for part in parts]
+    if any(bound[0] > bound[-1] for bound in bounds):
+        raise RanksUsageError(f"%%ranks expects the lower rank first, such as %%ranks 1-3, got {line.strip()!r}")
+    return [rank for first, *last in bounds for rank in range(first, (last or [first])[0] + 1)] or None
+
+
+def this_cell(shell: Any, line: str, body: str) -> RankCell:
+    """The cell that runs now, under the file name that the notebook has given it, its lines numbered as it shows them.
+
+    IPython knows the text of a cell as what its magics become; errors are to show what the reader wrote.
+    """
+    text = f"%%ranks{line and ' '}{line}\n{body}"
+    raw = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
+    if "%%ranks" in raw and body.rstrip("\n") in raw:  # not where code calls the magic, as an exported notebook does
+        text = raw
+    file = _file_of_cell(shell, sys._getframe())
+    return RankCell(text, file, skip_lines=text[: text.find("%%ranks")].count("\n") + 1)
+
+
+def _file_of_cell(shell: Any, frame: FrameType | None) -> str:
+    known = getattr(shell.compile, "_filename_map", {})
+    while frame is not None and frame.f_code.co_filename not in known:
+        frame = frame.f_back
+    return f"<cell {next(_others)} of %%ranks>" if frame is None else frame.f_code.co_filename

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from course_lib import collectives
-from course_lib.collectives import pipelined_ring
+from course_lib.collectives import ring
 from course_lib.groups.membership import member
 from course_lib.runtime import device, record_communication
 from tests.pretend.trials.register import drawn, trial
@@ -61,13 +61,13 @@ def differentiable_collectives(members: tuple) -> list:
 def collectives_on_two_levels_and_of_long_messages() -> list[Tensor]:
     rank, n, found = dist.get_rank(), dist.get_world_size(), []
     nodes, across = [dist.new_group([0, 1]), dist.new_group([2, 3])], [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    long = 4 * pipelined_ring.LONG_BYTES // 4 + 3  # chunks of 1 MiB, not all of one length
+    long = 4 * ring.LONG_BYTES // 4 + 3  # chunks of 1 MiB, not all of one length
     for length, op in ((1, ReduceOp.SUM), (17, ReduceOp.AVG), (24, ReduceOp.MAX), (long, ReduceOp.SUM)):
         x, y = (torch.arange(length, dtype=torch.float32) % 1000 * (rank + 1) for _ in range(2))
         collectives.hierarchical_all_reduce(x, nodes[rank // 2], across[rank % 2], op)
         collectives.ring_all_reduce(y, op)
         found += [x, y]
-    with patch.multiple(pipelined_ring, LONG_BYTES=1, SEGMENT_BYTES=28, AHEAD_BYTES=84), record_communication() as log:
+    with patch.multiple(ring, LONG_BYTES=1, SEGMENT_BYTES=28, AHEAD_BYTES=84), record_communication() as log:
         collectives.ring_all_reduce(values := torch.ones(57))
     assert values.tolist() == [float(n)] * 57
     sends = log.calls("send")  # cut finer in the host's memory alone

@@ -10,7 +10,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from course_lib import widgets
-from course_lib.pictures.roles import css_class
+from course_lib.pictures.palette import css_class
 from course_lib.widgets.base import SceneExplorable
 from tests.browser.widget import Widget, controls_of
 from tests.site.live.page import require_close

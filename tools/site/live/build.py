@@ -12,7 +12,7 @@ from course_lib import widgets
 from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS
 from course_lib.facts.models import MODELS
 from course_lib.planner.command import DESCRIPTION, parser
-from course_lib.planner.software import SOFTWARE
+from course_lib.planner.constants import SOFTWARE
 from course_lib.widgets.base import StaticView
 from tools.site.live import pyodide
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from course_lib.costs.buckets import cut_buckets
-from course_lib.costs.hiding import data_parallel_tokens
 from course_lib.costs.links import hardware_link
 from course_lib.costs.network import network_of
+from course_lib.costs.overlap import data_parallel_tokens
+from course_lib.costs.sharding import cut_buckets
 from course_lib.facts import accelerator, interconnect
 from course_lib.grading.compare import describe, is_list_of, part
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from course_lib.costs.experts import combine_bytes, dispatch_bytes
+from course_lib.costs.mixture import combine_bytes, dispatch_bytes
 from course_lib.costs.network import network_of
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.judges.calls import num_calls, sent_by

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint.piece import take
-from course_lib.costs.failures import daly_interval, seconds_between_failures, young_interval
+from course_lib.costs.money import daly_interval, seconds_between_failures, young_interval
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.judges.models import doubles

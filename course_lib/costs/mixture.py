@@ -14,7 +14,7 @@ Sources: Lepikhin et al. 2020, "GShard" (dispatch and combine, capacity); Fedus 
 import math
 from collections.abc import Sequence
 
-from course_lib.costs.checks import above_zero, at_least
+from course_lib.costs.numbers import above_zero, at_least
 
 Counts = Sequence[Sequence[int]]  # [rank that has the tokens][expert]: rows that go there
 
