@@ -16,21 +16,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from benchmarks.harness import Both, benchmark
 from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
-from course_lib.pipeline_parallel import (
-    PipelineParallel,
-    Schedule,
-    dualpipe_v,
-    gpipe,
-    interleaved_1f1b,
-    measured_step,
-    naive,
-    one_f_one_b,
-    partition,
-    simulate,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from course_lib.pipeline_parallel import SCHEDULES, PipelineParallel, Schedule, measured_step, partition, simulate
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import device, launch, record_timeline
@@ -38,9 +24,6 @@ from course_lib.runtime import device, launch, record_timeline
 WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 11
 # Eight stages of a block each, beside the embedding and the head. 2 rows of 64 tokens in a micro-batch.
 CONFIG = GPTConfig(num_layers=8, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
-SCHEDULES = {"Schedule1F1B": lambda: one_f_one_b(WORLD_SIZE, MICROBATCHES),
-             "ScheduleInterleaved1F1B": lambda: interleaved_1f1b(WORLD_SIZE, MICROBATCHES, 2),
-             "ScheduleZBVZeroBubble": lambda: zb_v(WORLD_SIZE, MICROBATCHES)}
 Step = Callable[[Tensor, Tensor], object]
 
 
@@ -63,14 +46,14 @@ def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
     return step
 
 
-def alternate(kind: str, rounds: int = ROUNDS) -> Times:
+def alternate(name: str, rounds: int = ROUNDS) -> Times:
     """On a rank: seconds of a step of ours and of torch's, turn by turn. Two are not timed: shapes are agreed upon."""
-    schedule = SCHEDULES[kind]()
+    schedule = SCHEDULES[name](WORLD_SIZE, MICROBATCHES)
     torch.manual_seed(0)
     model = GPT(CONFIG)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())  # torch's would not sum tied gradients
     pair = []
-    for side, make in enumerate((ours, partial(theirs, kind=kind))):
+    for side, make in enumerate((ours, partial(theirs, kind=SCHEDULES[name].in_torch))):
         now(side)
         stages = partition(copy.deepcopy(model), schedule.num_stages)
         modules = [stages[stage] for stage in schedule.stages[dist.get_rank()]]
@@ -89,32 +72,29 @@ def alternate(kind: str, rounds: int = ROUNDS) -> Times:
     return times[2:]
 
 
-def side_by_side(kind: str) -> Both:
-    return lambda: slowest_rank(launch(alternate, kind, world_size=WORLD_SIZE, timeout=300))
+def side_by_side(name: str) -> Both:
+    return lambda: slowest_rank(launch(alternate, name, world_size=WORLD_SIZE, timeout=300))
 
 
 @benchmark(runs=3)
 def pipeline_1f1b_4_ranks() -> Both:
     """A step of 1F1B with 8 micro-batches on 4 ranks, ours against torch.distributed.pipelining's."""
-    return side_by_side("Schedule1F1B")
+    return side_by_side("1F1B")
 
 
 @benchmark(runs=3)
 def pipeline_interleaved_4_ranks() -> Both:
     """The same with interleaved 1F1B, two chunks a rank."""
-    return side_by_side("ScheduleInterleaved1F1B")
+    return side_by_side("interleaved 1F1B")
 
 
 @benchmark(runs=3)
 def pipeline_zb_v_4_ranks() -> Both:
     """The same with ZB-V, two chunks a rank and a backward pass in two parts."""
-    return side_by_side("ScheduleZBVZeroBubble")
+    return side_by_side("ZB-V")
 
 
 MOST = 0.03
-ALL = (naive, gpipe, one_f_one_b, lambda p, m: interleaved_1f1b(p, m, 2), zb_h1, zb_h2, zb_v, dualpipe_v)
-
-
 def recorded_step(schedule: Schedule, seconds: float) -> None:
     """On a rank: one step in which F, I and W of a rank's layers for one micro-batch last `seconds` each."""
     torch.manual_seed(0)
@@ -129,8 +109,8 @@ def recorded_step(schedule: Schedule, seconds: float) -> None:
 
 def idle_shares(seconds: float, tries: int) -> Iterator[tuple[str, float, float, int]]:
     """(schedule, simulated, measured, tries needed): another try where they are more than MOST apart, up to `tries`."""
-    for make in ALL:
-        schedule = make(WORLD_SIZE, MICROBATCHES)
+    for row in SCHEDULES.values():
+        schedule = row(WORLD_SIZE, MICROBATCHES)
         plan = simulate(schedule).bubble_fraction
         found: list[float] = []
         while len(found) < tries and not (found and abs(found[-1] - plan) <= MOST):

@@ -228,13 +228,13 @@ LLAMA_3_CAUSES: dict[str, Fact] = {cause: Fact(count, "interruptions", *TABLE) f
 
 
 QI = "Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), table"
-SCHEDULES = ("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
-MEASURED = ("1F1B", "1F1B-I", "ZB-1p", "ZB-2p")
+COMPARED = ("1F1B", "interleaved 1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
+MEASURED = ("1F1B", "interleaved 1F1B", "ZB-1p", "ZB-2p")
 
 
 @dataclass(frozen=True)
 class BubbleRates:
-    """`rates[m][schedule]` of a model on `num_ranks` ranks; 1F1B-I has `num_chunks` chunks a rank. Computed.
+    """`rates[m][schedule]` of a model on `num_ranks` ranks; interleaved 1F1B has `num_chunks` chunks a rank. Computed.
 
     The chunks of 1.5B and 6.2B are one layer each; those of the larger models are inferred from their rates.
     `throughput[m][schedule]`: samples per GPU and second. Measured.
@@ -248,9 +248,9 @@ class BubbleRates:
 
 
 def table(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:
-    """{m: {schedule: Fact}} from rows of the paper's table 5, a rate for each of SCHEDULES."""
+    """{m: {schedule: Fact}} from rows of the paper's table 5, a rate for each of COMPARED."""
     return {m: {name: Fact(rate, "share of the step", f"{QI} 5", "2024")
-                for name, rate in zip(SCHEDULES, rates, strict=True)} for m, rates in rows}
+                for name, rate in zip(COMPARED, rates, strict=True)} for m, rates in rows}
 
 
 def measured_throughput(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[str, Fact]]:

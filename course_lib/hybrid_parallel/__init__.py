@@ -26,7 +26,7 @@ load_on_use(__name__, {
     "model": ("HybridModel",),
     "norms": ("clip_grad_norm_",),
     "optimizer": ("HybridOptimizer",),
-    "parallelize": ("SCHEDULES", "parallelize"),
+    "parallelize": ("parallelize",),
     "report": ("TrainingReport",),
     "state": ("gather_whole", "gradient_pieces", "pieces"),
     "trainer": ("HybridTrainer",),
@@ -34,7 +34,6 @@ load_on_use(__name__, {
 
 __all__ = [
     "KINDS",
-    "SCHEDULES",
     "HybridModel",
     "HybridOptimizer",
     "HybridTrainer",

@@ -4,7 +4,7 @@ on a model that need have no memory (torch.device("meta")).
 
 from course_lib.groups.membership import Member
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.hybrid_parallel.parallelize import PLAN, find_schedule, require_fitting
+from course_lib.hybrid_parallel.parallelize import PLAN, generate_schedule, require_fitting
 from course_lib.hybrid_parallel.trainer import require_dividing
 from course_lib.pipeline_parallel.partition import layers_of
 from course_lib.reference import GPT
@@ -14,10 +14,10 @@ from course_lib.tensor_parallel.surgery import Column, Row, Vocabulary
 
 
 def require_trainable(model: GPT, layout: ParallelLayout, *, batch_size: int, num_microbatches: int = 1,
-                      schedule: str = "1f1b", sequence_parallel: bool = False) -> None:
+                      schedule: str = "1F1B", sequence_parallel: bool = False) -> None:
     """ValueError for what HybridTrainer would refuse on the ranks of `layout`. `model` is left as it is."""
     require_dividing(batch_size, layout.dp, num_microbatches)
-    pipeline = find_schedule(schedule, layout.pp, num_microbatches)
+    pipeline = generate_schedule(schedule, layout.pp, num_microbatches)
     layers = [name for name, _ in layers_of(model)]
     if pipeline.num_stages > len(layers):
         each = pipeline.num_stages // layout.pp

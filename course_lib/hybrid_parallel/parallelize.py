@@ -30,43 +30,29 @@ from course_lib.hybrid_parallel.experts import auxiliary_of, carry_auxiliary_los
 from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.model import HybridModel
-from course_lib.pipeline_parallel import (
-    Schedule,
-    dualpipe_v,
-    gpipe,
-    interleaved_1f1b,
-    one_f_one_b,
-    partition,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from course_lib.pipeline_parallel import Schedule, find_schedule, partition
 from course_lib.pipeline_parallel.partition import Stage, layer_costs
 from course_lib.reference import GPT
 from course_lib.runtime import device
 from course_lib.tensor_parallel.surgery import GPT_PLAN, Apart, Tokenwise
 
-SCHEDULES: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": partial(interleaved_1f1b, v=2), "zb-h1": zb_h1, "zb-h2": zb_h2,
-    "zb-v": zb_v, "dualpipe-v": dualpipe_v,
-}
 SPLIT_BACKWARD = "IW"
 PLAN = {**GPT_PLAN, "mlp.router": Tokenwise(), "mlp.shared": Tokenwise(),
         "mlp.experts": Apart()}
 
 
 def parallelize(model: GPT, layout: ParallelLayout, *, num_microbatches: int = 1,
-                schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
+                schedule: str | Callable[[int, int], Schedule] = "1F1B", sequence_parallel: bool = False,
                 autocast: torch.dtype | None = None) -> HybridModel:
     """This rank's part of `model`, a GPT or one with experts, cut in place. Collective; rank 0's parameters are used.
 
-    schedule: one of SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel: between the
-    matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products, torch.bfloat16 say;
-    parameters, and what is averaged, stay as they are.
+    schedule: a name in pipeline_parallel.SCHEDULES, or a function of (p, m) that returns a Schedule. sequence_parallel:
+    between the matrices each rank of tp computes on its own T/t tokens. autocast: the dtype of matrix products,
+    torch.bfloat16 say; parameters, and what is averaged, stay as they are.
 
     The optimiser is made afterwards: hybrid_parallel.HybridOptimizer. ValueError for what does not divide.
     """
-    pipeline = find_schedule(schedule, layout.pp, num_microbatches)
+    pipeline = generate_schedule(schedule, layout.pp, num_microbatches)
     require_fitting(model, layout, pipeline, sequence_parallel)
     for axes in (("tp",), ("cp",), ("dp",), ("pp",), ("ep",), ("etp",), ("edp",), ("dp", "cp")):
         layout.member(*axes)  # made now, in one order on all ranks
@@ -105,13 +91,9 @@ def mean_loss(logits: Tensor, targets: Tensor, tp: Member) -> Tensor:
     return F.cross_entropy(wide.flatten(0, -2), targets.flatten())
 
 
-def find_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
+def generate_schedule(schedule: str | Callable[[int, int], Schedule], p: int, m: int) -> Schedule:
     """The schedule for p ranks and m micro-batches. ValueError, with all names, for an unknown one."""
-    if isinstance(schedule, str):
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule={schedule!r}: expected one of {', '.join(SCHEDULES)}, or a function of (p, m)")
-        schedule = SCHEDULES[schedule]
-    return schedule(p, m)
+    return (find_schedule(schedule) if isinstance(schedule, str) else schedule)(p, m)
 
 
 def names_elsewhere(stage: Stage, mine: Sequence[Stage]) -> dict[str, str]:
@@ -136,7 +118,7 @@ def require_fitting(model: GPT, layout: ParallelLayout, schedule: Schedule, sequ
                                       for action in actions):
         raise ValueError(f"zero_stage=3 with the schedule {schedule.name!r}, which cuts backward in two: parameters "
                          "would be gathered for I and again for W. Expected a schedule with whole backward passes, "
-                         "1f1b say, or a lower stage")
+                         "1F1B say, or a lower stage")
 
 
 def require_fitting_experts(model: GPT, layout: ParallelLayout) -> None:

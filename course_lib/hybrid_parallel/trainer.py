@@ -47,7 +47,7 @@ class HybridTrainer:
     """
 
     def __init__(self, config: GPTConfig, layout: ParallelLayout, *, batch_size: int = 16, num_microbatches: int = 1,
-                 schedule: str | Callable[[int, int], Schedule] = "1f1b", sequence_parallel: bool = False,
+                 schedule: str | Callable[[int, int], Schedule] = "1F1B", sequence_parallel: bool = False,
                  precision: str = "fp32", learning_rate: LearningRate | float = 1e-3, weight_decay: float = 0.01,
                  max_norm: float | None = 1.0, tokens: Tensor | None = None, seed: int = 0, compiled: bool = False,
                  make_model: Callable[[], GPT] | None = None) -> None:

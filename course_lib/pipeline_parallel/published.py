@@ -7,24 +7,19 @@ ZB-H1 (p - 1)(F + I - W)), so the rates cannot tell F from I: they are taken as 
 to four rates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from course_lib.facts.published import BubbleRates
+from course_lib.facts.published import COMPARED, BubbleRates
 from course_lib.pipeline_parallel.dependencies import Walk, walk
-from course_lib.pipeline_parallel.schedules import Schedule, interleaved_1f1b, one_f_one_b, zb_h1, zb_h2
+from course_lib.pipeline_parallel.schedules import SCHEDULES, Schedule
 from course_lib.pipeline_parallel.simulate import Costs, Simulation, give_times
 from course_lib.pipeline_parallel.timing import TimedAction
 
-GENERATORS: dict[str, Callable[[int, int, int], Schedule]] = {
-    "1F1B": lambda p, m, v: one_f_one_b(p, m),
-    "1F1B-I": interleaved_1f1b,
-    "ZB-H1": lambda p, m, v: zb_h1(p, m),
-    "ZB-H2": lambda p, m, v: zb_h2(p, m),
-}
+GENERATED = [name for name in COMPARED if name in SCHEDULES]  # of the paper's: two of its schedules are found by search
 STEPS = 8  # Newton's method; the path usually stays after two or three
 
 
@@ -39,8 +34,8 @@ class RelativeCosts:
 def fit(published: BubbleRates) -> RelativeCosts:
     """The costs whose simulated rates come closest to the four published ones at the smallest m."""
     m = min(published.rates)
-    goal = np.array([published.rates[m][name].value for name in GENERATORS])
-    orders = [order(published, m, name) for name in GENERATORS]
+    goal = np.array([published.rates[m][name].value for name in GENERATED])
+    orders = [order(published, m, name) for name in GENERATED]
     costs = np.array([1.0, 0.0])
     for _ in range(STEPS):
         rates, slopes = zip(*(with_slope(simulate_order(schedule, walked, RelativeCosts(*costs)), m, costs)
@@ -56,12 +51,12 @@ def fit(published: BubbleRates) -> RelativeCosts:
 def predict(published: BubbleRates, costs: RelativeCosts) -> dict[tuple[int, str], float]:
     """The simulated bubble rate for every (m, schedule) of the table that a generator is here for."""
     return {(m, name): simulate_order(*order(published, m, name), costs).bubble_of_span
-            for m in published.rates for name in GENERATORS}
+            for m in published.rates for name in GENERATED}
 
 
 def order(published: BubbleRates, m: int, name: str) -> tuple[Schedule, Walk]:
     """A schedule and an order in which it can run, which the costs do not change."""
-    schedule = GENERATORS[name](published.num_ranks, m, published.num_chunks)
+    schedule = SCHEDULES[name](published.num_ranks, m, published.num_chunks)
     return schedule, walk(schedule)
 
 

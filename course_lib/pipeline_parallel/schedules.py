@@ -1,16 +1,15 @@
-"""Schedules that were published, each as a short generator: who does what, in which order.
+"""What every rank of a pipeline does, in which order: a schedule as data, and those that were published.
 
     p  ranks        m  micro-batches        v  chunks of layers a rank holds        r  a rank
+
+A schedule is data: the generators here write it, a reader's hand may write it, `validate` judges it, `simulate` gives
+it times, and `PipelineParallel` runs it on ranks, the same object every time. SCHEDULES is all of the published ones;
+the trainer, the widget, the planner, tests and benchmarks have their names from there, in the papers' spelling.
 
 A plain pipeline gives rank r stage r. An interleaved one deals the stages out like cards: rank r holds r, p + r,
 2p + r ... A V goes down the ranks and comes back up: rank r holds stages r and 2p - 1 - r, so that rank 0 has both the
 first layers and the loss. No generator knows what anything costs; `simulate` does. Each takes any p >= 1 and m >= 1:
 where a paper asks for more micro-batches than there are, its order is kept and the absent ones are left out.
-
-What a pipeline schedule is made of: actions, in an order for each rank.
-
-A schedule is data. The generators of `schedules` write it, a reader's hand may write it, `validate` judges it,
-`simulate` gives it times, and `PipelineParallel` runs it on ranks: the same object every time.
 """
 
 from collections import deque
@@ -72,33 +71,70 @@ class Schedule:
                 yield rank, position, action
 
 
-def counting(generate: Callable[..., Schedule]) -> Callable[..., Schedule]:
-    """Refuse numbers of ranks, micro-batches and chunks that are none."""
-    names = tuple(signature(generate).parameters)
+@dataclass(frozen=True)
+class Published:
+    """One of SCHEDULES: `row(p, m)` is the Schedule, or `row(p, m, v)` where a rank holds as many chunks as one likes.
+    """
 
-    @wraps(generate)
-    def check_counts(*args: int, **kwargs: int) -> Schedule:
-        for name, count in (dict(zip(names, args)) | kwargs).items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name}={count!r}: expected a whole number of 1 or more")
-        return generate(*args, **kwargs)
+    name: str  # as its paper writes it
+    generate: Callable[..., Schedule]
+    chunks: int | None  # of layers on a rank; None: v
+    splits_backward: bool  # into I and W
+    source: str
+    in_torch: str  # the class of torch.distributed.pipelining with the same order, "" where there is none
 
-    return check_counts
+    def __call__(self, p: int, m: int, v: int = 2) -> Schedule:
+        return self.generate(p, m) if self.chunks else self.generate(p, m, v)
 
 
-@counting
+SCHEDULES: dict[str, Published] = {}
+
+
+def published(name: str, source: str, chunks: int | None = 1, splits_backward: bool = False, in_torch: str = ""
+              ) -> Callable[[Callable[..., Schedule]], Callable[..., Schedule]]:
+    """Make the generator below a row of SCHEDULES. It refuses numbers of ranks, micro-batches and chunks that are none.
+    """
+    def add(generate: Callable[..., Schedule]) -> Callable[..., Schedule]:
+        names = tuple(signature(generate).parameters)
+
+        @wraps(generate)
+        def check_counts(*args: int, **kwargs: int) -> Schedule:
+            for number, count in (dict(zip(names, args)) | kwargs).items():
+                if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                    raise ValueError(f"{number}={count!r}: expected a whole number of 1 or more")
+            return generate(*args, **kwargs)
+
+        SCHEDULES[name] = Published(name, check_counts, chunks, splits_backward, source, in_torch)
+        return check_counts
+
+    return add
+
+
+def find_schedule(name: str) -> Published:
+    """The row of SCHEDULES called `name`: "ZB-H1", or on a command line zb-h1. ValueError, with all names, for another.
+    """
+    def plain(text: str) -> str:
+        return text.lower().replace(" ", "-").replace("_", "-")
+
+    for known, row in SCHEDULES.items():
+        if plain(known) == plain(name):
+            return row
+    raise ValueError(f"schedule={name!r}: expected one of {', '.join(SCHEDULES)}")
+
+
+@published("naive", "the schedule without a pipeline")
 def naive(p: int, m: int = 1) -> Schedule:
     """One micro-batch at a time, down through all ranks and back: one rank works, the others wait."""
     order = [Action(kind, i) for i in range(m) for kind in "FB"]
     return one_stage_each("naive", p, m, lambda r: order)
 
 
-@counting
+@published("GPipe", "Huang et al. 2019, GPipe")
 def gpipe(p: int, m: int) -> Schedule:
     """All forward passes, then all backward passes; m micro-batches in flight.
 
-    Source: Huang et al. 2019, GPipe. There backward takes the last micro-batch first; like today's libraries we keep
-    the order of forward, which costs the same time and memory.
+    In the paper backward takes the last micro-batch first; like today's libraries we keep the order of forward, which
+    costs the same time and memory.
 
     >>> " ".join(map(str, gpipe(p=2, m=3).actions[0]))  # of rank 0
     'F0 F1 F2 B0 B1 B2'
@@ -107,11 +143,9 @@ def gpipe(p: int, m: int) -> Schedule:
     return one_stage_each("GPipe", p, m, lambda r: order)
 
 
-@counting
+@published("1F1B", "Narayanan et al. 2021 (PipeDream-Flush, Megatron-LM), section 2.2.1", in_torch="Schedule1F1B")
 def one_f_one_b(p: int, m: int) -> Schedule:
     """As soon as the first micro-batch comes back, forward and backward take turns; min(p - r, m) in flight.
-
-    Source: Narayanan et al. 2021 (PipeDream-Flush, Megatron-LM), section 2.2.1.
 
     >>> " ".join(map(str, one_f_one_b(p=2, m=3).actions[0]))
     'F0 F1 B0 F2 B1 B2'
@@ -121,13 +155,12 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     return one_stage_each("1F1B", p, m, lambda r: take_turns(forwards, backwards, warmup=p - 1 - r))
 
 
-@counting
+@published("interleaved 1F1B", "Narayanan et al. 2021, section 2.2.2", chunks=None, in_torch="ScheduleInterleaved1F1B")
 def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     """1F1B on v chunks a rank: a bubble of 1/v, v times the messages, more in flight.
 
     Micro-batches go in groups of p: the group passes a rank's chunk 0, then its chunk 1 and so on. The paper takes
     multiples of p; here the last group may be smaller (and then leaves gaps).
-    Source: Narayanan et al. 2021, section 2.2.2.
 
     >>> interleaved_1f1b(p=2, m=2, v=2).stages  # of each rank
     ((0, 2), (1, 3))
@@ -145,12 +178,11 @@ def interleaved_1f1b(p: int, m: int, v: int) -> Schedule:
     return make_schedule("interleaved 1F1B", m, [range(r, v * p, p) for r in range(p)], order)
 
 
-@counting
+@published("ZB-H1", "Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3", splits_backward=True)
 def zb_h1(p: int, m: int) -> Schedule:
     """1F1B with backward split: W waits, rank r's for r micro-batches, and fills the gaps at the end.
 
     A third of 1F1B's bubble when F, I and W take equally long; p in flight on every rank.
-    Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3.
 
     >>> " ".join(map(str, zb_h1(p=2, m=3).actions[1]))
     'F0 I0 F1 I1 W0 F2 I2 W1 W2'
@@ -159,22 +191,21 @@ def zb_h1(p: int, m: int) -> Schedule:
     return one_stage_each("ZB-H1", p, m, lambda r: delay_weights(m, ahead=p - 1 - r, lag=r))
 
 
-@counting
+@published("ZB-H2", "Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 2.3", splits_backward=True)
 def zb_h2(p: int, m: int) -> Schedule:
     """ZB-H1 with twice the head start: the first gap is filled with forward passes, 2p - 1 in flight.
 
     No bubble when F, I and W take equally long, m >= 2p - 1 and the ranks start their next step one after the other.
-    Source: Qi et al. 2023, section 2.3.
     """
     return one_stage_each("ZB-H2", p, m, lambda r: delay_weights(m, ahead=2 * (p - 1 - r), lag=2 * r))
 
 
-@counting
+@published("ZB-V", "Qi et al. 2023, Zero Bubble Pipeline Parallelism, section 6", chunks=2, splits_backward=True,
+           in_torch="ScheduleZBVZeroBubble")
 def zb_v(p: int, m: int) -> Schedule:
     """No bubble at the memory of 1F1B: two chunks in a V, backward split; 2p half-sized activations in flight.
 
     As ZB-H2 it needs m >= 2p - 1 and ranks that start their next step one after the other.
-    Source: Qi et al. 2023, section 6.
 
     >>> zb_v(p=4, m=8).stages  # rank 0 has the first stage and the last
     ((0, 7), (1, 6), (2, 5), (3, 4))
@@ -196,13 +227,13 @@ def zb_v(p: int, m: int) -> Schedule:
     return make_schedule("ZB-V", m, v_shape(p), order)
 
 
-@counting
+@published("DualPipe-V", "DeepSeek-AI 2024 (DeepSeek-V3 report), section 3.2.1, and its library; the V: Qi et al. 2025",
+           chunks=2, splits_backward=True)
 def dualpipe_v(p: int, m: int) -> Schedule:
     """Forward of one micro-batch beside backward of another, which hide each other's communication.
 
     The V half of DualPipe: an F and a B side by side in the main part are what the library overlaps. Backward is split
     only where a W fills a gap. 2p + 1 half-sized activations in flight; the library asks for m >= 2p.
-    Source: DeepSeek-AI 2024 (DeepSeek-V3 report), section 3.2.1, and its library DualPipe; the V is by Qi et al. 2025.
     """
     # As in ZB-V: the order of n micro-batches, of which those that are not there are left out.
     n = max(m, 2 * p)

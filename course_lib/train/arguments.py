@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from course_lib.command_line import Parser, above_zero, whole
-from course_lib.hybrid_parallel import SCHEDULES, ParallelLayout
+from course_lib.hybrid_parallel import ParallelLayout
 from course_lib.hybrid_parallel.trainer import PRECISIONS
+from course_lib.pipeline_parallel import SCHEDULES, find_schedule
 from course_lib.train.experts import BALANCES
 
 PROGRAM = "python -m course_lib.train"
@@ -41,7 +42,8 @@ def parser() -> Parser:
     layout.add_argument("--layout", default="dp1", metavar="dp2,pp2,tp2", help="ranks along dp, pp, cp, tp, ep; zero1 "
                         "to zero3 for what ranks of dp and cp shard (default: dp1)")
     layout.add_argument("--order", default=ParallelLayout.order, help="axes, innermost first (default: %(default)s)")
-    layout.add_argument("--schedule", default="1f1b", choices=SCHEDULES, help="of the pipeline (default: 1f1b)")
+    layout.add_argument("--schedule", default="1F1B", type=schedule_name, metavar="NAME",
+                        help=f"of the pipeline: {', '.join(SCHEDULES)} (default: 1F1B)")
     layout.add_argument("--micro-batches", type=whole(1), default=1, metavar="M",
                         help="into which each rank's rows are cut")
     layout.add_argument("--sequence-parallel", action="store_true", help="ranks of tp deal out tokens between matrices")
@@ -54,6 +56,14 @@ def parser() -> Parser:
     out.add_argument("--metrics", type=Path, metavar="FILE", help="a line of JSON for each step")
     out.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of loss, bytes and memory")
     return arguments
+
+
+def schedule_name(text: str) -> str:
+    """For argparse: a schedule's name as SCHEDULES has it."""
+    try:
+        return find_schedule(text).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_training(arguments: Parser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
@@ -12,21 +11,7 @@ from typing import Any
 import traitlets
 
 from course_lib.pictures.scene import Scene
-from course_lib.pipeline_parallel import (
-    Action,
-    Finding,
-    Schedule,
-    Simulation,
-    dualpipe_v,
-    findings,
-    gpipe,
-    interleaved_1f1b,
-    naive,
-    one_f_one_b,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from course_lib.pipeline_parallel import SCHEDULES, Action, Finding, Schedule, Simulation, findings
 from course_lib.pipeline_parallel.dependencies import walk
 from course_lib.pipeline_parallel.simulate import Costs, give_times
 from course_lib.pipeline_parallel.timing import write_count
@@ -34,17 +19,7 @@ from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeN
 from course_lib.widgets.controls import Choice, Control, slider
 from course_lib.widgets.pipeline_scene import draw_schedule, keys_of
 
-ORDERS: dict[str, Callable[[int, int, int], Schedule]] = {
-    "naive": lambda p, m, v: naive(p, m),
-    "GPipe": lambda p, m, v: gpipe(p, m),
-    "1F1B": lambda p, m, v: one_f_one_b(p, m),
-    "interleaved 1F1B": interleaved_1f1b,
-    "ZB-H1": lambda p, m, v: zb_h1(p, m),
-    "ZB-H2": lambda p, m, v: zb_h2(p, m),
-    "ZB-V": lambda p, m, v: zb_v(p, m),
-    "DualPipe-V": lambda p, m, v: dualpipe_v(p, m),
-}
-BY_HAND, INTERLEAVED = "by hand", "interleaved 1F1B"
+BY_HAND = "by hand"
 MAX_RANKS, MAX_MICROBATCHES, MAX_CHUNKS = 8, 32, 4
 SLIDER_MICROBATCHES = (*range(1, 17), 20, 24, 32)
 SLOWLY = 2  # how much longer a slow rank takes
@@ -55,15 +30,15 @@ KEYS = ("arrow keys move, F B I W place the next micro-batch, Backspace takes on
 class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     """A schedule on `p` ranks (1 to 8) with `m` micro-batches (1 to 32), simulated.
 
-    order: one of ORDERS, or "by hand": the actions are then what `placed` says, for each rank a list of texts such as
-    "F0" or, for chunk 1, "F0.1". `v`: chunks a rank, for interleaving. `slow`: a rank that takes twice as long, or
-    None. `costs`: forward, backward for the input, backward for the weights of a rank's layers, for one micro-batch.
+    order: a name in SCHEDULES, or "by hand": the actions are then what `placed` says, for each rank a list of texts
+    such as "F0" or, for chunk 1, "F0.1". `v`: chunks a rank, for interleaving. `slow`: a rank that takes twice as long,
+    or None. `costs`: forward, backward for the input, backward for the weights of a rank's layers, for one micro-batch.
     `max_in_flight`: how many activations of a chunk a rank may hold by hand; None for any number.
 
     `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
     """
 
-    order = OneOf("1F1B", [*ORDERS, BY_HAND])
+    order = OneOf("1F1B", [*SCHEDULES, BY_HAND])
     p = WholeNumber(4, 1, MAX_RANKS)
     m = WholeNumber(8, 1, MAX_MICROBATCHES)
     v = WholeNumber(2, 1, MAX_CHUNKS)
@@ -87,7 +62,7 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         orders = [Choice(f"{name}, v = {v}" if v else name, {"order": name, **({"v": v} if v else {})})
-                  for name in ORDERS for v in (range(2, MAX_CHUNKS + 1) if name == INTERLEAVED else [0])]
+                  for name, row in SCHEDULES.items() for v in ([0] if row.chunks else range(2, MAX_CHUNKS + 1))]
         # The browser knows what was placed before, so that it does these two itself.
         by_hand = [Choice("change it by hand", {}), Choice("draw your own", {})]
         p, slow = settings["p"], settings["slow"]
@@ -131,13 +106,18 @@ class PipelineSchedule(SceneExplorable, script="pipeline_schedule.js"):
 def schedule_of(settings: dict[str, Any]) -> Schedule:
     order, p, m, given = settings["order"], settings["p"], settings["m"], settings["stages"]
     if order != BY_HAND:
-        return ORDERS[order](p, m, settings["v"])
+        return SCHEDULES[order](p, m, settings["v"])
     lanes = [[action_of(text) for text in lane] for lane in settings["placed"]][:p]
     lanes += [[] for _ in range(p - len(lanes))]
     stages = tuple(map(tuple, given)) if len(given) == p else tuple((rank,) for rank in range(p))
     return Schedule(BY_HAND, m, stages, tuple(
         tuple(action for action in lane if action.microbatch < m and action.chunk < len(chunks))
         for lane, chunks in zip(lanes, stages)))
+
+
+def has_chosen_chunks(order: str) -> bool:
+    """Whether `v`, the chunks of a rank, is the reader's choice: for interleaving."""
+    return order != BY_HAND and not SCHEDULES[order].chunks
 
 
 def scene_of(settings: dict[str, Any]) -> Scene:
@@ -153,7 +133,7 @@ def scene_of(settings: dict[str, Any]) -> Scene:
     unit = ("time; 1 is forward through a rank's layers for one micro-batch" if costs == (1, 1, 1)
             else f"time; F, I, W of a rank's layers take {', '.join(map(str, costs))}")
     sheet, height = draw_schedule(simulated, found, compared, unit, KEYS if by_hand else "numbers are micro-batches")
-    name = f"{order}, v = {v}" if order == INTERLEAVED else order
+    name = f"{order}, v = {v}" if has_chosen_chunks(order) else order
     size = f"{p} rank{'s' * (p > 1)}, {m} micro-batch{'es' * (m > 1)}"
     question = f"{name}, {size}{'' if slow is None else f', rank {slow} slow'}"
     return Scene(
@@ -168,7 +148,7 @@ def scene_of(settings: dict[str, Any]) -> Scene:
 
 def key_of(settings: dict[str, Any], schedule: Schedule) -> str:
     order, slow = settings["order"], settings["slow"]
-    interleaved = f", v={settings['v']}" if order == INTERLEAVED else ""
+    interleaved = f", v={settings['v']}" if has_chosen_chunks(order) else ""
     placed = " / ".join(" ".join(map(str, lane)) for lane in schedule.actions) if order == BY_HAND else ""
     slow = "none" if slow is None else f"rank {slow}"
     key = f"{order}{interleaved} | p={settings['p']} | m={settings['m']} | slow={slow}"
@@ -273,5 +253,5 @@ def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool =
 @lru_cache(maxsize=64)
 def all_orders(p: int, m: int, v: int, slow: int | None, costs: tuple) -> list[tuple[str, float, str]]:
     """(name, idle share, most micro-batches in flight on a rank) of every schedule."""
-    simulated = [(name, with_times(generate(p, m, v), slow, costs, whole=True)) for name, generate in ORDERS.items()]
+    simulated = [(name, with_times(generate(p, m, v), slow, costs, whole=True)) for name, generate in SCHEDULES.items()]
     return [(name, each.bubble_fraction, write_count(max(each.peak_activations))) for name, each in simulated]

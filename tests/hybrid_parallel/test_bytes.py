@@ -11,7 +11,7 @@ from course_lib.why_distribute import shape_of
 from tests.hybrid_parallel.cases import BATCH, CONFIG, MAX_NORM, batch, laid_out
 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
-ZB = {"schedule": "zb-h1"}  # backward in two parts, each of which sends its own
+ZB = {"schedule": "ZB-H1"}  # backward in two parts, each of which sends its own
 CASES = [
     ("dp2", M3), ("dp2,zero1", M3), ("dp2,zero2", M3), ("dp2,zero3", M3), ("dp3,zero3", {}), ("tp2", M2),
     ("tp2", SP | M3), ("cp2", M2), ("cp2,zero2", M2), ("pp2", M3), ("pp3", M2), ("pp2,tp2", SP | M3),

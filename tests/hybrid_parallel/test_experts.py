@@ -22,7 +22,7 @@ from course_lib.runtime import launch, record_communication
 from course_lib.why_distribute import shape_of
 from tests.hybrid_parallel.cases import BATCH, CONFIG, batch, laid_out, off_by_name, plain
 
-SP, M2, ZB = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3, "schedule": "zb-h1"}
+SP, M2, ZB = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3, "schedule": "ZB-H1"}
 E, K = 12, 2
 COUNTED = [("dp2,tp2,ep2", {}), ("dp2,tp2,ep2", SP), ("dp2,tp2", {}), ("tp4,ep2", {}), ("tp4,ep2,etp2", SP),
            ("dp2,tp2,etp2", M2), ("pp2,tp2,ep2", M2), ("dp2,pp2,ep2", ZB), ("dp2,cp2,ep4", {}),

@@ -7,7 +7,7 @@ from course_lib.runtime import launch
 from tests.hybrid_parallel.cases import alone, off, off_by_name, together
 
 SP, M2, M3 = {"sequence_parallel": True}, {"num_microbatches": 2}, {"num_microbatches": 3}
-ZB_V, INTERLEAVED, GPIPE = ({"schedule": name, "num_microbatches": 2} for name in ("zb-v", "interleaved", "gpipe"))
+ZB_V, INTERLEAVED, GPIPE = ({"schedule": name, "num_microbatches": 2} for name in ("ZB-V", "interleaved 1F1B", "GPipe"))
 MOE, STEERED = {"experts": 4}, {"experts": 4, "balance": 0.01}
 TWELVE, MANY = {"experts": 12}, {"experts": 12, "balance": 0.01}  # of micro-batches each is balanced by itself
 

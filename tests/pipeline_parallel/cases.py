@@ -8,26 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.pipeline_parallel import (
-    Action,
-    PipelineParallel,
-    Schedule,
-    dualpipe_v,
-    gpipe,
-    interleaved_1f1b,
-    naive,
-    one_f_one_b,
-    partition,
-    zb_h1,
-    zb_h2,
-    zb_v,
-)
+from course_lib.pipeline_parallel import Action, PipelineParallel, Schedule, partition
 from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import next_token_loss
 
-GENERATORS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "zb_v": zb_v,
-              "dualpipe_v": dualpipe_v, "interleaved": lambda p, m: interleaved_1f1b(p, m, 2)}
 WIDTH = 6
 
 

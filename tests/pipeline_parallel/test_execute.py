@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.pipeline_parallel import (
+    SCHEDULES,
     Action,
     PipelineParallel,
     Schedule,
@@ -25,7 +26,6 @@ from course_lib.pipeline_parallel.mailbox import AHEAD
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import RankFailed, launch, record_communication, record_memory, record_timeline
 from tests.pipeline_parallel.cases import (
-    GENERATORS,
     WIDTH,
     any_schedule,
     case,
@@ -41,7 +41,7 @@ from tests.pipeline_parallel.cases import (
 def test_every_schedule_gives_the_loss_and_the_gradients_of_one_process(kind, p, steps):
     """The GPT's embedding is its head, on both ends; the other has frozen, unused and twice used parameters."""
     def body():
-        return {(name, m): off_from_alone(kind, make(p, m), steps=steps) for name, make in GENERATORS.items()
+        return {(name, m): off_from_alone(kind, make(p, m), steps=steps) for name, make in SCHEDULES.items()
                 for m in ({p, 2 * p + 1} if kind == "gpt" else {p + 1})}
 
     for of_rank in launch(body, world_size=p):
@@ -129,14 +129,14 @@ def test_messages_larger_than_any_buffer_cross_without_stopping_the_ranks():
 
 def stepped(name, p, m):
     """A pipeline of the GPT after a first step, in which shapes travel, and a batch for the next one."""
-    pipeline, inputs, targets = pipeline_of("gpt", GENERATORS[name](p, m))
+    pipeline, inputs, targets = pipeline_of("gpt", SCHEDULES[name](p, m))
     pipeline.step(inputs, targets)
     return pipeline, inputs, targets
 
 
 def test_a_micro_batch_costs_two_messages_at_each_boundary_between_ranks_and_the_tied_matrix_one_each_way():
     m, message, tied = 4, 8 * 16 * 8, 24 * 16 * 8  # bytes: tokens, hidden, a number; vocabulary, hidden, a number
-    boundaries = {"gpipe": 3, "1f1b": 3, "interleaved": 7, "zb_h1": 3, "zb_v": 6}
+    boundaries = {"GPipe": 3, "1F1B": 3, "interleaved 1F1B": 7, "ZB-H1": 3, "ZB-V": 6}
 
     def body():
         sent = []
@@ -147,7 +147,7 @@ def test_a_micro_batch_costs_two_messages_at_each_boundary_between_ranks_and_the
             sent.append(log.message_bytes("send"))
         return sent
 
-    sums = [2 * m * number * message + (0 if name == "zb_v" else 2 * tied)  # a V holds both ends on one rank
+    sums = [2 * m * number * message + (0 if name == "ZB-V" else 2 * tied)  # a V holds both ends on one rank
             for name, number in boundaries.items()]
     assert [sum(sent) for sent in zip(*launch(body))] == sums
 
@@ -159,7 +159,7 @@ def test_activations_held_are_those_that_the_schedule_has_in_flight():
 
     def body():
         peaks = {}
-        for name in ("naive", "gpipe", "1f1b", "zb_h1", "zb_h2"):
+        for name in ("naive", "GPipe", "1F1B", "ZB-H1", "ZB-H2"):
             pipeline, inputs, targets = stepped(name, 4, m)
             with record_memory(model=nn.ModuleList(pipeline.stages)) as log:
                 pipeline.step(inputs, targets)
@@ -170,7 +170,7 @@ def test_activations_held_are_those_that_the_schedule_has_in_flight():
     peaks = launch(body)[middle]
     one = peaks.pop("naive")
     for name, peak in peaks.items():
-        in_flight = simulate(GENERATORS[name](4, m)).peak_in_flight[middle]
+        in_flight = simulate(SCHEDULES[name](4, m)).peak_in_flight[middle]
         # In the naive pipeline as elsewhere, messages that were posted ahead are there, too.
         assert in_flight * (one - AHEAD * message) <= peak <= in_flight * one + AHEAD * message, (name, peak, one)
 
@@ -179,7 +179,7 @@ def test_activations_held_are_those_that_the_schedule_has_in_flight():
 
 def recorded(name, p, m, **options):
     def body():
-        pipeline, inputs, targets = pipeline_of("gpt", GENERATORS[name](p, m), **options)
+        pipeline, inputs, targets = pipeline_of("gpt", SCHEDULES[name](p, m), **options)
         with record_timeline():
             for _ in range(2):
                 pipeline.step(inputs, targets)
@@ -187,9 +187,9 @@ def recorded(name, p, m, **options):
     return launch(body, world_size=p).timeline
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "zb_v"])
+@pytest.mark.parametrize("name", ["1F1B", "ZB-H1", "ZB-V"])
 def test_ranks_do_what_the_schedule_says_in_its_order_and_nothing_before_what_it_needs(name):
-    schedule = GENERATORS[name](3, 4)
+    schedule = SCHEDULES[name](3, 4)
     timeline = recorded(name, 3, 4)
     for step in (0, 1):
         found = measured_step(schedule, timeline, step)  # raises where the order differs
@@ -204,7 +204,7 @@ def test_ranks_do_what_the_schedule_says_in_its_order_and_nothing_before_what_it
 
 def test_an_action_lasts_at_least_as_long_as_its_delay_says_and_what_was_not_recorded_is_no_measurement():
     schedule, delay = one_f_one_b(2, 2), {"F": [0.01, 0.03], "I": 0.02, "W": 0.005}
-    timeline = recorded("1f1b", 2, 2, delay=delay)
+    timeline = recorded("1F1B", 2, 2, delay=delay)
     for box in measured_step(schedule, timeline).timeline:
         assert box.duration >= {"F": delay["F"][box.stage], "B": 0.025}[box.action.kind]
     with pytest.raises(ValueError, match="step 7 of '1F1B' is not in the timeline as a whole: recorded were steps"):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.pipeline_parallel import (
+    SCHEDULES,
     Action,
     InvalidSchedule,
     Schedule,
@@ -16,15 +17,12 @@ from course_lib.pipeline_parallel import (
     findings,
     gpipe,
     interleaved_1f1b,
-    naive,
     one_f_one_b,
     validate,
-    zb_h1,
-    zb_h2,
     zb_v,
 )
 
-PLAIN = (naive, gpipe, one_f_one_b, zb_h1, zb_h2, zb_v, dualpipe_v)
+PLAIN = tuple(row.generate for row in SCHEDULES.values() if row.chunks)
 
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 12))
 schedules = st.one_of(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from course_lib.costs import bubbles
 from course_lib.facts import BUBBLE_RATES
 from course_lib.pipeline_parallel import (
+    SCHEDULES,
     Action,
     Schedule,
     dualpipe_v,
@@ -24,7 +25,7 @@ from course_lib.pipeline_parallel import (
     zb_v,
 )
 from course_lib.pipeline_parallel.published import fit, predict
-from tests.pipeline_parallel.cases import GENERATORS, any_schedule
+from tests.pipeline_parallel.cases import any_schedule
 
 COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
 SHAPES = [(p, m) for p in (1, 2, 3, 4, 6) for m in sorted({1, p, 2 * p - 1, 2 * p, 4 * p, 4 * p + 1})]
@@ -56,7 +57,7 @@ def timed(draw):
     """(schedule, arguments of simulate, the same as functions): costs of all forms, whole numbers."""
     source = random.Random(draw(st.integers(0, 10**6)))
     p, m = draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    schedule = draw(st.sampled_from([make(p, m) for make in GENERATORS.values()]
+    schedule = draw(st.sampled_from([make(p, m) for make in SCHEDULES.values()]
                                     + [any_schedule(p, m, p + source.randrange(3), source.random())]))
     given_, functions = {}, {}
     for name in ("forward", "backward_input", "backward_weight", "p2p"):
@@ -143,18 +144,18 @@ def test_the_peak_in_flight_is_the_papers(p, m):
     def of_ranks(peak, *arguments):
         return tuple(peak(p, m, *arguments, r) for r in range(p))
 
-    peaks = {name: simulate(make(p, m)).peak_in_flight for name, make in GENERATORS.items()}
-    assert peaks["naive"] == (1,) * p and peaks["gpipe"] == of_ranks(bubbles.peak_gpipe) == (m,) * p
-    assert peaks["1f1b"] == of_ranks(bubbles.peak_1f1b)
+    peaks = {name: simulate(make(p, m)).peak_in_flight for name, make in SCHEDULES.items()}
+    assert peaks["naive"] == (1,) * p and peaks["GPipe"] == of_ranks(bubbles.peak_gpipe) == (m,) * p
+    assert peaks["1F1B"] == of_ranks(bubbles.peak_1f1b)
     for v in (2, 3) if m % p == 0 else ():
         peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
         assert peak == of_ranks(bubbles.peak_interleaved, v)
         if m >= 2 * p:
             assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
-    assert max(peaks["zb_h1"]) == min(p, m) and max(peaks["zb_h2"]) == min(2 * p - 1, m)
+    assert max(peaks["ZB-H1"]) == min(p, m) and max(peaks["ZB-H2"]) == min(2 * p - 1, m)
     if m >= 2 * p:
-        assert peaks["zb_h1"] == simulate(zb_v(p, m)).peak_activations == (p,) * p
-        assert peaks["dualpipe_v"] == (2 * p + 1,) * p
+        assert peaks["ZB-H1"] == simulate(zb_v(p, m)).peak_activations == (p,) * p
+        assert peaks["DualPipe-V"] == (2 * p + 1,) * p
 
 
 @pytest.mark.parametrize("order, peak", [("F0 I0 W0 F1 I1 W1", 1), ("F0 I0 F1 I1 W0 W1", 2)])

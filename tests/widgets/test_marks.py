@@ -21,6 +21,7 @@ from course_lib.costs.overlap import MACHINES, MIB, MODELS, simulate_overlap
 from course_lib.costs.splitting import visible_pairs
 from course_lib.costs.stragglers import simulate_stragglers
 from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.pipeline_parallel import SCHEDULES
 from course_lib.sequence_parallel import layout_order
 from course_lib.why_distribute import plan_run
 from course_lib.widgets import expert_load, mesh_explorer, token_dispatch
@@ -261,7 +262,7 @@ def pipeline_schedule(read, order, p, m, v, slow, costs, **rest):
                 read.rect(f"{key} weights", x, role="weights")
             read.inside(key, box.action.microbatch)
     read.grid({(rank, 0): f"rank {rank} lane" for rank in range(p)})
-    every = {name: simulated(name, p, m, v, slow, costs) for name in widgets.pipeline_schedule.ORDERS}
+    every = {name: simulated(name, p, m, v, slow, costs) for name in SCHEDULES}
     read.bars([(name, each.bubble_fraction, [each.bubble_fraction, float(max(each.peak_activations))])
                for name, each in every.items()], order)
 

@@ -6,6 +6,7 @@ import pytest
 
 from course_lib.pictures.painter import to_png
 from course_lib.pipeline_parallel import (
+    SCHEDULES,
     Action,
     Schedule,
     findings,
@@ -23,7 +24,7 @@ from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
 from course_lib.widgets.base import BadParameter
 from course_lib.widgets.pipeline_scene import RUNS, WAITS, WRONG, row_of
-from course_lib.widgets.pipeline_schedule import ORDERS, comparison, with_times
+from course_lib.widgets.pipeline_schedule import comparison, with_times
 from tests.widgets.pictures import size_and_colours
 
 
@@ -70,7 +71,7 @@ def test_a_complete_schedule_is_compared_with_the_published_ones():
     whole, begun = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1"), by_hand("F0", "")
     rows = comparison(whole.settings(), with_times(whole.schedule, whole.slow, whole.costs))
     assert [name for name, *_, present in rows if present] == ["yours"]
-    assert len(comparison(begun.settings(), None)) == len(ORDERS)
+    assert len(comparison(begun.settings(), None)) == len(SCHEDULES)
     for shown, compared in ((whole, True), (begun, False)):
         assert ("yours compared" in {mark.key for mark in shown.current_scene().marks}) == compared
 

@@ -59,9 +59,9 @@ def parameter_server() -> None:
             server.push()
 
 
-@trial("gpipe", "one_f_one_b", "zb_h1", "zb_v", "dualpipe_v")
+@trial(*pipeline_parallel.SCHEDULES)
 def pipeline(name: str) -> list:
-    schedule = getattr(pipeline_parallel, name)(4, 8)
+    schedule = pipeline_parallel.SCHEDULES[name](4, 8)
     with torch.device("cpu"):
         torch.manual_seed(0)
         whole = nn.Sequential(*(nn.Linear(6, 6) for _ in range(8))).double()
