@@ -7,12 +7,11 @@
 Sends never block: what a rank has sent lies in a buffer until the receiver takes it by name, in whatever order. So a
 schedule gets stuck only where actions wait for each other in a circle, and where a thing never comes.
 
-What would happen if sends blocked: if each returned only once its receiver had come to take it.
-
-Large messages do just that where nothing is buffered: a plain send of most libraries, and NCCL's on its stream. A rank
-then receives what an action needs, runs it, and sends what it made before it does anything else. GPipe survives that;
-in 1F1B two neighbours meet that both send first, one forwards and one back. So real pipelines post their sends together
-with their receives (batch_isend_irecv), or leave them pending, as PipelineParallel does.
+`find_circle` is what would happen if sends did block, each until its receiver comes to take it, as large messages do
+where nothing is buffered (a plain send of most libraries, NCCL's on its stream). A rank then receives what an action
+needs, runs it, and sends what it made before it does anything else. GPipe survives that; in 1F1B two neighbours meet
+that both send first, one forwards and one back. So real pipelines post their sends together with their receives
+(batch_isend_irecv), or leave them pending, as PipelineParallel does.
 """
 
 from collections import Counter

@@ -6,12 +6,9 @@ over its micro-batches of their mean losses, so each micro-batch's loss is divid
 
     m micro-batches      x what comes into a stage      y what leaves it, or in the last stage the loss / m
 
-Waiting that stands in for a GPU's work, so that bubbles can be seen where ranks share two cores of a processor.
-
-A rank that computes on a GPU leaves its core alone; four ranks that compute on two cores take turns, and no schedule is
-any faster than another. So an action may be told to last at least so long: what is left, it sleeps.
-
-What PipelineParallel cannot work with, said before any rank waits for another.
+What it cannot work with it says on every rank, before any waits for another. `delay` stands in for a GPU's work: four
+ranks that compute on two cores take turns, and no schedule is faster than another, so an action may be told to last at
+least so long, and sleeps what is left.
 """
 
 import contextlib
@@ -36,118 +33,6 @@ from course_lib.runtime import device, span
 from course_lib.runtime.instruments.seconds import catch_up
 
 Delay = Mapping[str, float | Sequence[float]]  # seconds by kind of action, for all stages or for each
-
-
-def seconds_of(delay: Delay | None, num_stages: int) -> Callable[[str, int], float]:
-    """A function of (kind, stage): how many seconds such an action lasts at least.
-
-    Kinds that are not named take 0, but B takes as long as I and W together. ValueError for what is no time.
-    """
-    delay = {} if delay is None else delay
-    if not isinstance(delay, Mapping) or set(delay) - set("FBIW"):
-        raise ValueError(f"delay={delay!r}: expected seconds by kind of action, such as "
-                         "{'F': 0.01, 'I': 0.01, 'W': 0.01}; a B takes as long as I and W unless it is named")
-    seconds: dict[str, list[float]] = {}
-    for kind in "FIWB":
-        given = delay.get(kind, 0.0)
-        per_stage = [given] * num_stages if isinstance(given, Real) else list(given)
-        if len(per_stage) != num_stages or not all(isinstance(s, Real) and 0 <= s < math.inf for s in per_stage):
-            raise ValueError(f"delay[{kind!r}]={given!r}: expected seconds of 0 or more, one number or one for each of "
-                             f"{num_stages} stages")
-        seconds[kind] = [float(each) for each in per_stage]
-    if "B" not in delay:
-        seconds["B"] = [i + w for i, w in zip(seconds["I"], seconds["W"])]
-    return lambda kind, stage: seconds[kind][stage]
-
-
-@contextlib.contextmanager
-def lasting(seconds: float | None) -> Iterator[None]:
-    """What happens inside takes at least so many seconds, on a GPU as well; None: as long as it takes."""
-    if seconds is None:
-        yield
-        return
-    catch_up()  # a GPU may still wait for what the action needs, and that is the bubble
-    started = time.perf_counter()
-    yield
-    catch_up()
-    # Only what the action has not taken itself: a delay below that changes nothing.
-    time.sleep(max(0.0, seconds - (time.perf_counter() - started)))
-
-
-def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
-    """What is wrong with the arguments of PipelineParallel on this rank."""
-    # Returned and not raised: a rank that stopped alone would leave the others waiting.
-    if not isinstance(schedule, Schedule):
-        return f"schedule={schedule!r}: expected a Schedule, such as one_f_one_b(p, m)"
-    try:
-        validate(schedule)
-        seconds_of(delay, schedule.num_stages)
-    except ValueError as error:
-        return str(error)
-    if schedule.num_ranks != me.n:
-        return f"the schedule {schedule.name!r} is for {schedule.num_ranks} ranks: expected {me.n}, as in the group"
-    held = schedule.stages[me.r]
-    if isinstance(stages, nn.Module) or not isinstance(stages, Sequence) \
-            or not all(isinstance(stage, nn.Module) for stage in stages):
-        return f"stages is a {type(stages).__name__}: expected a list of this rank's modules, one for each chunk"
-    if len(stages) != len(held):
-        return (f"{len(stages)} stage module{'s' * (len(stages) != 1)} given: expected {len(held)} on rank {me.r}, for "
-                f"stage{'s' * (len(held) != 1)} {', '.join(map(str, held))} of the schedule {schedule.name!r}")
-    if schedule.num_stages - 1 in held and not callable(loss_fn):
-        return f"loss_fn={loss_fn!r}: expected a function of (outputs, targets) on the rank with the last stage"
-    return None
-
-
-def describe_schedule(schedule: Any) -> list[str]:
-    """Lines that are the same on two ranks if the schedules are."""
-    if not isinstance(schedule, Schedule):
-        return ["none"]
-    # A fingerprint for each list: only whether they differ is asked, and lists are long.
-    actions = [f"for rank {rank} actions with the fingerprint {fingerprint(repr(actions)):x}"
-               for rank, actions in enumerate(schedule.actions)]
-    return [f"{schedule.name!r} with {schedule.num_microbatches} micro-batches", f"stages {schedule.stages}", *actions]
-
-
-def problem_with_batch(batch: Any, inputs: bool, m: int) -> str | None:
-    """What is wrong with the inputs of the first stage, or the targets of the last."""
-    name, whose = ("inputs", "first") if inputs else ("targets", "last")
-    if not isinstance(batch, Tensor) or not batch.dim():
-        what = f"a tensor {list(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
-        return f"{name} is {what}: expected a tensor of rows on the rank with the {whose} stage"
-    if len(batch) % m or not len(batch):
-        return (f"{name} has {len(batch)} rows, which cannot be cut into {m} micro-batches of equal size: expected a "
-                f"multiple of {m}")
-    return None
-
-
-def describe_batch(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
-    """Rows and a number for shape and dtype of the inputs, rows of the targets; -1 where there are none."""
-    looks = [-1, -1] if inputs is None else [len(inputs), fingerprint(f"{inputs.dtype} {list(inputs.shape)}")]
-    return [*looks, -1 if targets is None else len(targets)]
-
-
-def require_same_rows(everyones: list[list[int]]) -> tuple[int, int]:
-    """The rows of the batch and how it looks, as all ranks know now. ValueError unless inputs and targets fit."""
-    # Ranks that have no inputs or targets sent -1, so the largest number is that of the rank that has them.
-    rows, looks, target_rows = (max(column) for column in zip(*everyones))
-    if rows != target_rows:
-        raise ValueError(f"inputs has {rows} rows and targets {target_rows}: expected as many")
-    return rows, looks
-
-
-def tensor_of(output: Any, stage: int) -> Tensor:
-    """`output`, if it is one tensor. ValueError, naming the stage, otherwise."""
-    if not isinstance(output, Tensor):
-        raise ValueError(f"stage {stage} returned a {type(output).__name__}: expected one tensor")
-    return output
-
-
-def scalar_of(loss: Any) -> Tensor:
-    """`loss` with shape (), if it is one number. ValueError otherwise."""
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise ValueError(f"loss_fn returned {f'a tensor {list(loss.shape)}' if isinstance(loss, Tensor) else loss!r}: "
-                         "expected the mean over its rows, one number")
-    return loss.reshape(())
 
 
 class PipelineParallel:
@@ -241,7 +126,7 @@ class PipelineParallel:
         stage = self.stage_numbers[action.chunk]
         message = self._receive(action, stage)  # what is waited for here is the bubble
         labels = {"microbatch": action.microbatch, "chunk": action.chunk, "stage": stage, "step": self.num_steps}
-        with span(action.kind, **labels), lasting(self.seconds and self.seconds(action.kind, stage)):
+        with span(action.kind, **labels), last_at_least(self.seconds and self.seconds(action.kind, stage)):
             result = self.work[action.kind](action, stage, message)
         # Outside of the span: sending returns at once, and what it takes is not computing.
         if result is not None:
@@ -299,3 +184,115 @@ class PipelineParallel:
         packed = torch.stack([self.loss, dtype]).double().to(self.mailbox.wire)
         dist.broadcast(packed, group=self.me.group, group_src=place)
         return packed[0].to(self.device, DTYPES[int(packed[1])])
+
+
+def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:
+    """What is wrong with the arguments of PipelineParallel on this rank."""
+    # Returned and not raised: a rank that stopped alone would leave the others waiting.
+    if not isinstance(schedule, Schedule):
+        return f"schedule={schedule!r}: expected a Schedule, such as one_f_one_b(p, m)"
+    try:
+        validate(schedule)
+        seconds_of(delay, schedule.num_stages)
+    except ValueError as error:
+        return str(error)
+    if schedule.num_ranks != me.n:
+        return f"the schedule {schedule.name!r} is for {schedule.num_ranks} ranks: expected {me.n}, as in the group"
+    held = schedule.stages[me.r]
+    if isinstance(stages, nn.Module) or not isinstance(stages, Sequence) \
+            or not all(isinstance(stage, nn.Module) for stage in stages):
+        return f"stages is a {type(stages).__name__}: expected a list of this rank's modules, one for each chunk"
+    if len(stages) != len(held):
+        return (f"{len(stages)} stage module{'s' * (len(stages) != 1)} given: expected {len(held)} on rank {me.r}, for "
+                f"stage{'s' * (len(held) != 1)} {', '.join(map(str, held))} of the schedule {schedule.name!r}")
+    if schedule.num_stages - 1 in held and not callable(loss_fn):
+        return f"loss_fn={loss_fn!r}: expected a function of (outputs, targets) on the rank with the last stage"
+    return None
+
+
+def describe_schedule(schedule: Any) -> list[str]:
+    """Lines that are the same on two ranks if the schedules are."""
+    if not isinstance(schedule, Schedule):
+        return ["none"]
+    # A fingerprint for each list: only whether they differ is asked, and lists are long.
+    actions = [f"for rank {rank} actions with the fingerprint {fingerprint(repr(actions)):x}"
+               for rank, actions in enumerate(schedule.actions)]
+    return [f"{schedule.name!r} with {schedule.num_microbatches} micro-batches", f"stages {schedule.stages}", *actions]
+
+
+def problem_with_batch(batch: Any, inputs: bool, m: int) -> str | None:
+    """What is wrong with the inputs of the first stage, or the targets of the last."""
+    name, whose = ("inputs", "first") if inputs else ("targets", "last")
+    if not isinstance(batch, Tensor) or not batch.dim():
+        what = f"a tensor {list(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
+        return f"{name} is {what}: expected a tensor of rows on the rank with the {whose} stage"
+    if len(batch) % m or not len(batch):
+        return (f"{name} has {len(batch)} rows, which cannot be cut into {m} micro-batches of equal size: expected a "
+                f"multiple of {m}")
+    return None
+
+
+def describe_batch(inputs: Tensor | None, targets: Tensor | None) -> list[int]:
+    """Rows and a number for shape and dtype of the inputs, rows of the targets; -1 where there are none."""
+    looks = [-1, -1] if inputs is None else [len(inputs), fingerprint(f"{inputs.dtype} {list(inputs.shape)}")]
+    return [*looks, -1 if targets is None else len(targets)]
+
+
+def require_same_rows(everyones: list[list[int]]) -> tuple[int, int]:
+    """The rows of the batch and how it looks, as all ranks know now. ValueError unless inputs and targets fit."""
+    # Ranks that have no inputs or targets sent -1, so the largest number is that of the rank that has them.
+    rows, looks, target_rows = (max(column) for column in zip(*everyones))
+    if rows != target_rows:
+        raise ValueError(f"inputs has {rows} rows and targets {target_rows}: expected as many")
+    return rows, looks
+
+
+def tensor_of(output: Any, stage: int) -> Tensor:
+    """`output`, if it is one tensor. ValueError, naming the stage, otherwise."""
+    if not isinstance(output, Tensor):
+        raise ValueError(f"stage {stage} returned a {type(output).__name__}: expected one tensor")
+    return output
+
+
+def scalar_of(loss: Any) -> Tensor:
+    """`loss` with shape (), if it is one number. ValueError otherwise."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise ValueError(f"loss_fn returned {f'a tensor {list(loss.shape)}' if isinstance(loss, Tensor) else loss!r}: "
+                         "expected the mean over its rows, one number")
+    return loss.reshape(())
+
+
+def seconds_of(delay: Delay | None, num_stages: int) -> Callable[[str, int], float]:
+    """A function of (kind, stage): how many seconds such an action lasts at least.
+
+    Kinds that are not named take 0, but B takes as long as I and W together. ValueError for what is no time.
+    """
+    delay = {} if delay is None else delay
+    if not isinstance(delay, Mapping) or set(delay) - set("FBIW"):
+        raise ValueError(f"delay={delay!r}: expected seconds by kind of action, such as "
+                         "{'F': 0.01, 'I': 0.01, 'W': 0.01}; a B takes as long as I and W unless it is named")
+    seconds: dict[str, list[float]] = {}
+    for kind in "FIWB":
+        given = delay.get(kind, 0.0)
+        per_stage = [given] * num_stages if isinstance(given, Real) else list(given)
+        if len(per_stage) != num_stages or not all(isinstance(s, Real) and 0 <= s < math.inf for s in per_stage):
+            raise ValueError(f"delay[{kind!r}]={given!r}: expected seconds of 0 or more, one number or one for each of "
+                             f"{num_stages} stages")
+        seconds[kind] = [float(each) for each in per_stage]
+    if "B" not in delay:
+        seconds["B"] = [i + w for i, w in zip(seconds["I"], seconds["W"])]
+    return lambda kind, stage: seconds[kind][stage]
+
+
+@contextlib.contextmanager
+def last_at_least(seconds: float | None) -> Iterator[None]:
+    """What happens inside takes at least so many seconds, on a GPU as well; None: as long as it takes."""
+    if seconds is None:
+        yield
+        return
+    catch_up()  # a GPU may still wait for what the action needs, and that is the bubble
+    started = time.perf_counter()
+    yield
+    catch_up()
+    # Only what the action has not taken itself: a delay below that changes nothing.
+    time.sleep(max(0.0, seconds - (time.perf_counter() - started)))

@@ -4,9 +4,8 @@ A schedule says who sends what to whom and in which order, so a rank knows what 
 next two messages of each neighbour posted, which travel while it computes. Its sends never wait: what it has sent, it
 keeps, until a later message of the receiver proves that the receiver has used it.
 
-Parameters that lie on several ranks, such as an embedding that is the head as well: one gradient for all copies.
-
-Each copy gets the gradient of its own use. The parameter's is their sum, and with it all copies take the same step.
+SharedGradients: of a parameter that lies on several ranks, such as an embedding that is the head as well, each copy has
+the gradient of its own use. The parameter's is their sum, and with it all copies take the same step.
 """
 
 import functools
