@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.pipelining import schedules as torch_schedules
 
 from course_lib.pipeline_parallel import (
     SCHEDULES,
@@ -30,6 +31,17 @@ schedules = st.one_of(
     st.builds(lambda shape, v: interleaved_1f1b(*shape, v), shapes, st.integers(1, 4)),
 )
 many_examples = settings(max_examples=80)
+
+
+@pytest.mark.parametrize("row", SCHEDULES.values(), ids=list(SCHEDULES))
+def test_a_row_of_the_registry_says_what_its_schedule_is(row):
+    schedule = row(4, 8, 3)
+    assert schedule.name == row.name and {len(chunks) for chunks in schedule.stages} == {row.chunks or 3}
+    assert row.splits_backward == ("I" in {action.kind for actions in schedule.actions for action in actions})
+    assert not row.in_torch or issubclass(getattr(torch_schedules, row.in_torch), torch_schedules._PipelineSchedule)
+    for wrong in (0, True, 1.5):
+        with pytest.raises(ValueError, match=f"m={wrong}: expected a whole number of 1 or more"):
+            row(4, wrong)
 
 
 def changed(schedule: Schedule, rank: int, actions: list[Action]) -> Schedule:

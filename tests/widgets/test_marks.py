@@ -237,9 +237,7 @@ def mesh(read, mesh, order, axis, rank):
 
 def simulated(name, p, m, v, slow, costs):
     """A rank's passes take `costs`, shared out among its chunks; twice as long on the slow one."""
-    generate = {"naive": "naive", "GPipe": "gpipe", "1F1B": "one_f_one_b", "interleaved 1F1B": "interleaved_1f1b",
-                "ZB-H1": "zb_h1", "ZB-H2": "zb_h2", "ZB-V": "zb_v", "DualPipe-V": "dualpipe_v"}[name]
-    schedule = getattr(pipeline_parallel, generate)(p, m, *[v] * (name == "interleaved 1F1B"))
+    schedule = SCHEDULES[name](p, m, v)
     cost = {stage: Fraction(1 + (rank == slow), len(chunks)) for rank, chunks in enumerate(schedule.stages)
             for stage in chunks}
     each = [[one * cost[stage] for stage in range(schedule.num_stages)] for one in costs]
