@@ -1,5 +1,6 @@
 """A training step of a GPT of 10 million parameters on 4 ranks: our DistributedDataParallel against torch's own."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -7,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch
@@ -26,21 +27,12 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> Non
 
 
 def alternate() -> Times:
-    """On a rank: seconds of a step with each wrapper, turn by turn. Two are not timed: torch rebuilds buckets."""
-    pairs = []
-    for side, wrapper in enumerate(WRAPPERS):
-        now(side)
-        torch.manual_seed(0)
+    """On a rank: seconds of a step with each wrapper, turn by turn."""
+    def make(wrapper: Callable[[nn.Module], nn.Module]) -> Callable[[int], None]:
         model = wrapper(GPT(CONFIG))
-        pairs.append((model, torch.optim.SGD(model.parameters(), lr=0.1)))
-    times = []
-    for number in range(ROUNDS + 2):
-        took = [0.0, 0.0]
-        for side in in_turns(number + 1):
-            now(side)
-            took[side] = seconds_together(partial(step, *pairs[side], number))
-        times.append(took)
-    return times[2:]
+        return partial(step, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    return time_turns(make_sides(*(partial(make, wrapper) for wrapper in WRAPPERS)), ROUNDS)
 
 
 @benchmark(runs=5)

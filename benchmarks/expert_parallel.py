@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib.collectives import all_to_all_along
 from course_lib.expert_parallel import SINGLE, MoELayer, load_balancing_loss, sum_over_group, tokens_per_expert
 from course_lib.runtime import device, launch, sleep
@@ -110,29 +110,19 @@ def deepspeed_step() -> Step:
     return partial(step, lambda tokens: module(tokens)[:2], module, tokens_of(dist.get_rank()).requires_grad_())
 
 
-def timed(*makers: Callable[[], Step]) -> Times:
-    """On a rank: seconds of a step of each, turn by turn. Two turns are not kept."""
-    steps, times = [], []
-    for side, make in enumerate(makers):
-        now(side)
-        steps.append(make())
-    for number in range(ROUNDS + 2):
-        took = [0.0] * len(steps)
-        for side in in_turns(number, len(steps)):
-            now(side)
-            took[side] = seconds_together(steps[side])
-        times.append(took)
-    return times[2:]
+def alternate(*makers: Callable[[], Step]) -> Times:
+    """On a rank: seconds of a step of each, turn by turn."""
+    return time_turns([lambda number, step=step: step() for step in make_sides(*makers)], ROUNDS)
 
 
 def side_by_side(*makers: Callable[[], Step]) -> Both:
-    return lambda: slowest_rank(launch(timed, *makers, world_size=WORLD_SIZE, timeout=300))
+    return lambda: slowest_rank(launch(alternate, *makers, world_size=WORLD_SIZE, timeout=300))
 
 
 def seconds_of(make: Callable[[], Step], world_size: int) -> float:
     """In a launch of its own, whose ranks share all cores."""
     threads = max(1, (os.cpu_count() or 1) // world_size)
-    return slowest_rank(launch(timed, make, world_size=world_size, threads=threads, timeout=300))[0]
+    return slowest_rank(launch(alternate, make, world_size=world_size, threads=threads, timeout=300))[0]
 
 
 @benchmark(runs=3)
@@ -194,7 +184,7 @@ def main() -> None:
     ways = {"ours": ours, "in 2 chunks": partial(ours, num_chunks=2), "in 4 chunks": partial(ours, num_chunks=4),
             "padded": padded_step, "DeepSpeed": deepspeed_step}
     ways |= {f"pausing, in {chunks}": partial(pausing, chunks) for chunks in (1, 2, 4)}
-    took = slowest_rank(launch(timed, *ways.values(), world_size=WORLD_SIZE, timeout=300))
+    took = slowest_rank(launch(alternate, *ways.values(), world_size=WORLD_SIZE, timeout=300))
     for name, seconds in zip([*ways, "one process"], [*took, seconds_of(one_process, 1)]):
         print(f"{name:16}{1e3 * seconds:8.1f} ms")
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib import nano3d
 from course_lib.hybrid_parallel import HybridOptimizer, HybridTrainer, ParallelLayout, parallelize
 from course_lib.hybrid_parallel.trainer import COUNTED_STEP
@@ -157,20 +157,10 @@ PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
 
 
 def alternate(name: str) -> Times:
-    """On a rank: seconds of a step of each side, turn by turn. Two turns are not timed."""
-    sides = []
-    for side, make in enumerate(PAIRS[name]):
-        now(side)
-        sides.append(make())
-    times = []
-    for number in range(ROUNDS + 2):
-        took = [0.0, 0.0]
-        for side in in_turns(number):
-            now(side)
-            took[side] = seconds_together(partial(sides[side], number))
-        times.append(took)
+    """On a rank: seconds of a step of each side, turn by turn."""
+    times = time_turns(make_sides(*PAIRS[name]), ROUNDS)
     dist.barrier()
-    return times[2:]
+    return times
 
 
 def side_by_side(name: str, world_size: int = WORLD_SIZE) -> Both:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib.pipeline_parallel import SCHEDULES, PipelineParallel, Schedule, measured_step, partition, simulate
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
@@ -47,29 +47,27 @@ def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
 
 
 def alternate(name: str, rounds: int = ROUNDS) -> Times:
-    """On a rank: seconds of a step of ours and of torch's, turn by turn. Two are not timed: shapes are agreed upon."""
+    """On a rank: seconds of a step of ours and of torch's, turn by turn."""
     schedule = SCHEDULES[name](WORLD_SIZE, MICROBATCHES)
     torch.manual_seed(0)
     model = GPT(CONFIG)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())  # torch's would not sum tied gradients
-    pair = []
-    for side, make in enumerate((ours, partial(theirs, kind=SCHEDULES[name].in_torch))):
-        now(side)
+    inputs, targets = batches(0, 0, 1, batch_size=2 * MICROBATCHES, sequence_length=CONFIG.sequence_length)
+
+    def make_step(make: Callable[[list[nn.Module], Schedule], Step]) -> Callable[[int], None]:
         stages = partition(copy.deepcopy(model), schedule.num_stages)
         modules = [stages[stage] for stage in schedule.stages[dist.get_rank()]]
-        pair.append((modules, make(modules, schedule)))
-    inputs, targets = batches(0, 0, 1, batch_size=2 * MICROBATCHES, sequence_length=CONFIG.sequence_length)
-    times = []
-    for number in range(rounds + 2):
-        took = [0.0, 0.0]
-        for side in in_turns(number + 1):
-            now(side)
-            modules, step = pair[side]
+        step = make(modules, schedule)
+
+        def zero_and_step(number: int) -> None:
             for module in modules:
                 module.zero_grad()
-            took[side] = seconds_together(partial(step, inputs, targets))
-        times.append(took)
-    return times[2:]
+            step(inputs, targets)
+
+        return zero_and_step
+
+    makers = ours, partial(theirs, kind=SCHEDULES[name].in_torch)
+    return time_turns(make_sides(*(partial(make_step, make) for make in makers)), rounds)
 
 
 def side_by_side(name: str) -> Both:

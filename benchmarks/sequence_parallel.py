@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, seconds_together, slowest_rank, time_turns
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import device, launch
 from course_lib.sequence_parallel import LAYOUTS, recompute, ring_attention
@@ -51,19 +51,13 @@ def step(model: GPT, number: int) -> None:
 
 
 def training_steps(*changes: Callable[[GPT], None]) -> Times:
-    """On a rank: seconds of a step of each, turn by turn. Two turns are not kept."""
-    models, times = [], []
-    for change in changes:
-        torch.manual_seed(0)
-        models.append(GPT(CONFIG))
-        change(models[-1])
-    for number in range(ROUNDS + 2):
-        took = [0.0] * len(models)
-        for side in in_turns(number, len(models)):
-            now(side)
-            took[side] = seconds_together(functools.partial(step, models[side], number))
-        times.append(took)
-    return times[2:]
+    """On a rank: seconds of a step of each, turn by turn."""
+    def make(change: Callable[[GPT], None]) -> Callable[[int], None]:
+        model = GPT(CONFIG)
+        change(model)
+        return functools.partial(step, model)
+
+    return time_turns(make_sides(*(functools.partial(make, change) for change in changes)), ROUNDS)
 
 
 def in_one_rank(*changes: Callable[[GPT], None]) -> Both:
@@ -116,14 +110,9 @@ def attention_steps(*layouts: str, rounds: int = ROUNDS) -> Times:
 
     Before they are compared: what disturbs one rank in one round would count every time, all ranks doing the same.
     """
-    qkv, times = shards(), []
-    for number in range(rounds + 1):
-        took = [0.0] * len(layouts)
-        for side in in_turns(number, len(layouts)):
-            now(side)
-            took[side] = busy_seconds(functools.partial(attend, qkv, layouts[side]))
-        times.append(took)
-    return [[statistics.median(side) for side in zip(*times[1:])]]
+    qkv = shards()
+    times = time_turns([lambda _, layout=layout: attend(qkv, layout) for layout in layouts], rounds, 1, busy_seconds)
+    return [[statistics.median(side) for side in zip(*times)]]
 
 
 @benchmark(runs=3)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import loss_parallel
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
@@ -17,7 +17,6 @@ from course_lib.tensor_parallel.dtensor import dtensor_gpt
 
 WORLD_SIZE, ROUNDS, ROWS = 4, 3, 8
 CONFIG = GPTConfig(num_layers=5, hidden_size=408, num_heads=4, vocab_size=256, sequence_length=64)
-CUTTERS = (parallelize, dtensor_gpt)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, around: Callable, number: int) -> None:
@@ -29,21 +28,13 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, around: Callable, n
 
 
 def alternate(sequence_parallel: bool) -> Times:
-    """On a rank: seconds of a step cut by each, turn by turn. Two turns are not timed."""
-    sides = []
-    for side, (cut, around) in enumerate(zip(CUTTERS, (nullcontext, loss_parallel))):
-        now(side)
-        torch.manual_seed(0)
+    """On a rank: seconds of a step cut by each, turn by turn."""
+    def make(cut: Callable, around: Callable) -> Callable[[int], None]:
         model = cut(GPT(CONFIG), None, sequence_parallel)
-        sides.append((model, torch.optim.AdamW(model.parameters()), around))
-    times = []
-    for number in range(ROUNDS + 2):
-        took = [0.0, 0.0]
-        for side in in_turns(number):
-            now(side)
-            took[side] = seconds_together(partial(step, *sides[side], number))
-        times.append(took)
-    return times[2:]
+        return partial(step, model, torch.optim.AdamW(model.parameters()), around)
+
+    sides = make_sides(partial(make, parallelize, nullcontext), partial(make, dtensor_gpt, loss_parallel))
+    return time_turns(sides, ROUNDS)
 
 
 @benchmark(runs=5)

@@ -4,7 +4,7 @@
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, in_turns, now, seconds_together, slowest_rank
+from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_memory
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
@@ -64,36 +64,15 @@ def step(pair: Pair, number: int) -> None:
     optimizer.step()
 
 
-def made(makers: Sequence[Callable[[], Pair]]) -> list[Pair]:
-    pairs = []
-    for side, make in enumerate(makers):
-        now(side)
-        torch.manual_seed(0)
-        pairs.append(make())
-    return pairs
-
-
-def timed(pairs: Sequence[Pair]) -> Times:
-    """Seconds of a step of each, turn by turn. Two turns are not kept: torch rebuilds buckets."""
-    times = []
-    for number in range(ROUNDS + 2):
-        took = [0.0] * len(pairs)
-        for side in in_turns(number, len(pairs)):
-            now(side)
-            took[side] = seconds_together(functools.partial(step, pairs[side], number))
-        times.append(took)
-    return times[2:]
-
-
 def alternate(*makers: Callable[[], Pair]) -> Times:
-    """On a rank."""
-    return timed(made(makers))
+    """On a rank: seconds of a step of each, turn by turn."""
+    return time_turns([functools.partial(step, pair) for pair in make_sides(*makers)], ROUNDS)
 
 
 def peak_of_a_step(make: Callable[[], Pair]) -> int:
     """Bytes at most, everything included that was allocated since there was no model."""
     with record_memory() as log:
-        pair = made([make])[0]
+        [pair] = make_sides(make)
         step(pair, 0)
         before = len(log.over_time())
         step(pair, 1)
@@ -102,7 +81,7 @@ def peak_of_a_step(make: Callable[[], Pair]) -> int:
 
 def time_and_memory(*makers: Callable[[], Pair]) -> tuple[Times, list[int]]:
     """On a rank: the times, and the most bytes that each held in a step."""
-    return timed(made(makers)), [peak_of_a_step(make) for make in makers]
+    return alternate(*makers), [peak_of_a_step(make) for make in makers]
 
 
 def side_by_side(*makers: Callable[[], Pair]) -> Both:
