@@ -14,7 +14,7 @@ endif
 
 FIRST := notebooks/00_start_here.ipynb
 
-.PHONY: help authors lab teach grade gradescope classroom50 handout slides site doctor check test sweep bench \
+.PHONY: help authors lab teach grade gradescope handout slides site doctor check test sweep bench \
 	ci-ranks ci-class ci-pages sweep-tests mutants soak every-page run-again other-text executed pretend lint notebooks \
 	showing exercises mistakes text write-back size lock clean
 
@@ -31,7 +31,6 @@ help:
 	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
 	@echo "make grade NAME=... [JOBS=4]  grade a class: what is open, or after an interruption the rest; marks/NAME.csv"
 	@echo "make gradescope NAME=...   the grader of a chapter as Gradescope takes it: dist/gradescope_NAME.zip"
-	@echo "make classroom50 NAME=...  the same for Classroom 50"
 	@echo "make slides [NAME=...]     the pictures and predictions of notebooks as slides: dist/slides/"
 	@echo "make authors               what authors type besides"
 
@@ -80,10 +79,10 @@ teach: $(VENV)/.classes
 # A class, unattended: course_lib/grading/marks/batch.py. OPTIONS go to nbgrader.
 grade: $(VENV)/.classes
 	@$(WITH_PATH) $(BIN)/python -m course_lib.grading.marks.batch $(NAME) --jobs $(or $(JOBS),1) \
-	  $(if $(AGAIN),--again) $(if $(OPTIONS),-- $(OPTIONS))
+	  $(if $(AGAIN),--again) $(if $(REPORT),--report) $(if $(OPTIONS),-- $(OPTIONS))
 
-gradescope classroom50: $(VENV)/.classes
-	@$(BIN)/python -m tools.platforms $@ $(NAME)
+gradescope: $(VENV)/.classes
+	@$(BIN)/python -m tools.gradescope $(NAME)
 
 handout: $(COURSE)
 	@$(BIN)/python -m tools.handout $(DIR)

@@ -40,5 +40,22 @@ c.TrustedGrade.isolation = "required"
 c.TrustedGrade.over_budget = 0.5
 # Feedback in nbgrader's own template, where long lines wrap and the contents name the exercises.
 c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.feedback.FeedbackPage"
-# `nbgrader zip_collect` knows how Moodle, Canvas and Blackboard name the files of an archive.
-c.ZipCollectApp.collector_plugin = "course_lib.grading.marks.collect.LearningPlatformFiles"
+
+# `nbgrader zip_collect` takes the archive that a learning platform gives: say which one behind PLATFORM.
+# Moodle, "Download all submissions", in folders or not: "Zoë Noether_1234567_assignsubmission_file/06_zero.ipynb" or
+# "Zoë Noether_1234567_assignsubmission_file_06_zero.ipynb" (its mod/assign/classes/downloader.php). The number tells
+# two people of one name apart; Moodle gives them another one in each assignment.
+MOODLE = r"(?P<student_id>[^/]+_\d+)_assignsubmission_file(?:_?/|_)"
+# Canvas, "Download Submissions": "noetherzoë_LATE_4711_67890_06_zero-1.ipynb", with the numbers of user and file, and
+# -1 where an earlier file had that name (its lib/content_zipper.rb).
+CANVAS = r"(?P<student_id>[^/]+?)(?:_LATE)?_\d+_\d+_"
+# Blackboard, "Assignment File Download": "Chapter 6_noether_attempt_2026-01-30-15-04-05_06_zero.ipynb", with the user's
+# name (nbgrader's manual; github.com/kwurst/bb-file-cleanup). Of several attempts the last one counts. Of the time the
+# hour is read, as nbgrader takes minutes behind a dash for a time zone. Of a user name with an underscore the end is
+# read: where you have such names write the assignment's own name in place of [^/]*.
+BLACKBOARD = r"[^/]*_(?P<student_id>[^/_]+)_attempt_(?P<timestamp>\d{4}-\d\d-\d\d-\d\d)-\d\d-\d\d_"
+PLATFORM = MOODLE  # or CANVAS, or BLACKBOARD
+# What somebody hands in instead of a notebook goes along, so that `make grade` can say so. Hidden files do not, nor
+# does a time that nbgrader would believe.
+c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".json", ".txt", ".html", ".pdf", ".docx", ".py"]
+c.FileNameCollectorPlugin.named_regexp = rf".*/extracted(?!.*/\.)/(?:.*/)?{PLATFORM}(?P<file_id>(?!timestamp\.txt).+)$"

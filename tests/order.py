@@ -12,7 +12,7 @@ LONGEST_FIRST = (
     "tests/test_nbgrader.py",
     "tests/pretend/test_course.py",
     "tests/test_stock_nbgrader.py",
-    "tests/tools/test_platforms.py",
+    "tests/grading/marks/test_gradescope.py",
     "tests/browser/test_day_two.py",
     "tests/checkpoint/test_crashes.py",
     "tests/browser/test_every_widget.py",

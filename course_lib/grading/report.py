@@ -88,11 +88,3 @@ def hint_buttons(hints: tuple[str, ...]) -> str:
         html = (f'<details style="margin-top: 0.4em"><summary style="{BUTTON}">hint {number}</summary>'
                 f'<div style="margin: 0.4em 0; white-space: {font}">{escape(text)}</div>{html}</details>')
     return html
-
-
-if __name__ == "__main__":
-    import sys
-
-    from course_lib.grading.marks.command import main
-
-    sys.exit(main(sys.argv[1:]))

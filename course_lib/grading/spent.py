@@ -14,7 +14,6 @@ from course_lib.grading.compare import number
 from course_lib.grading.sketch import Sketch
 from course_lib.pictures.units import human_bytes
 
-PAR = "par {}"  # the limit of an open exercise: what our own best answer uses
 SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, but shown only of answers that fail
 
 

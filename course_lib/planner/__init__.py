@@ -48,7 +48,7 @@ The last two need torch, and load on first use; all else needs nothing but Pytho
 from course_lib.lazy import load_on_use
 from course_lib.planner.candidates import Choices, rule_of_thumb
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.compare import MeasuredError, NoRun, error_of, errors_by_kind
+from course_lib.planner.compare import MeasuredError, NoRun, error_of
 from course_lib.planner.constants import CONSTANTS, SOFTWARE, Constant, Constants, Software, find_software
 from course_lib.planner.estimate import Estimate, estimate
 from course_lib.planner.huggingface import shape_from_config
@@ -59,9 +59,7 @@ from course_lib.planner.search import pareto, ties
 from course_lib.planner.step import CAUSES
 from course_lib.planner.why_not import WhyNot, why_not
 
-load_on_use(__name__, {
-    "machine": ("Machine", "measure"),
-})
+load_on_use(__name__, {"machine": ("Machine", "measure")})
 
 __all__ = [
     "CAUSES",
@@ -82,7 +80,6 @@ __all__ = [
     "WhyNot",
     "cluster",
     "error_of",
-    "errors_by_kind",
     "estimate",
     "learn",
     "measure",

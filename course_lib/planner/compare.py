@@ -138,14 +138,6 @@ def runs_by_key() -> dict[Key, tuple[PublishedRun, ...]]:
     return found
 
 
-def errors_by_kind() -> dict[str, MeasuredError]:
-    """The error of every narrowest kind that was published: software, generation, scale, and what is special."""
-    found: dict[str, list[float]] = {}
-    for run in unfitted_runs():
-        found.setdefault(keys_of(run.job)[0][0], []).append(run.error)
-    return {kind: summary(kind, errors) for kind, errors in found.items()}
-
-
 def error_of(job: Job) -> MeasuredError | NoRun:
     """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
     its device's generation.

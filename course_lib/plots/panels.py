@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
@@ -137,12 +136,6 @@ class RankPanels(Drawn):
         figure.supxlabel(self.x, fontsize=9, color=INK)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
         return figure
-
-    def standing_out(self, name: str) -> int:
-        """The rank whose `name` is highest in the middle one of the later half of the steps."""
-        rows = self.figures[name]
-        later: list[Any] = list(zip(*rows[len(rows) // 2:]))
-        return max(range(len(later)), key=lambda rank: sorted(later[rank])[len(later[rank]) // 2])
 
 
 def short(name: str) -> str:

@@ -21,7 +21,6 @@ from course_lib.tensor_parallel.cut import Cut, heads_per_rank, qkv_sections
 from course_lib.tensor_parallel.full_state import (
     clip_grad_norm_,
     full_state_dict,
-    load_full_state_dict,
     share_parameters,
     sum_partial_gradients,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "clip_grad_norm_",
     "full_state_dict",
     "heads_per_rank",
-    "load_full_state_dict",
     "own_stream",
     "parallelize",
     "qkv_sections",

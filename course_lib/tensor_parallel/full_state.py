@@ -1,4 +1,4 @@
-"""The state of a model in slices as if it were not cut, in torch's own form; and the other way.
+"""The state of a model in slices as if it were not cut, in torch's own form.
 
 The norm of a gradient of which each rank has a part: slices add up, and what all ranks have whole counts once.
 
@@ -14,7 +14,7 @@ apart. There are two ways not to forget it:
 Source: Korthikanti et al. 2022; Megatron-LM does the second (`_allreduce_layernorm_grads`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -81,27 +81,6 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
             wholes[value] = whole.to("cpu", copy=True)  # a copy, which the next step does not change
         state[name] = wholes[value]
     return state
-
-
-@torch.no_grad()
-def load_full_state_dict(model: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Take this rank's slices of an unsplit model's state_dict, which every rank has.
-
-    ValueError for names or shapes of another model.
-    """
-    cuts, own = cuts_by_name(model), model.state_dict(keep_vars=True)
-    if own.keys() != state_dict.keys():
-        raise ValueError(f"the state has {sorted(state_dict.keys() - own.keys())} too many and lacks "
-                         f"{sorted(own.keys() - state_dict.keys())}: expected the same model's, unsplit")
-    for name, target in own.items():
-        if isinstance(target, Tensor):
-            whole, (cut, me) = state_dict[name].detach(), cuts.get(name, (None, None))
-            expected = list(target.shape)
-            if cut is not None:
-                expected[cut.dim] *= me.n  # this rank has a t-th of it
-            if list(whole.shape) != expected:
-                raise ValueError(f"{name} has shape {list(whole.shape)}: expected {expected}, as the unsplit model's")
-            target.copy_(whole if cut is None else cut.take(whole, me))
 
 
 def sum_partial_gradients(parameters: Iterable[nn.Parameter], group: Group = None) -> None:

@@ -48,7 +48,7 @@ def test_so_does_a_timelines_also_where_its_condition_is_computed_before():
 
 
 def test_so_do_panels_of_ranks_and_those_of_a_run_that_goes_on_have_none():
-    source = ("ill = RankPanels.so_far(figures).standing_out('loss')\n"
+    source = ("ill = RankPanels.so_far(figures).figures['loss'][-1].index(2.0)\n"
               "RankPanels('Rank 1 reads noise', figures, holds=ill == 1)")
     found = only_verdict(source, RankPanels=RankPanels, figures={"loss": [[1.0, 2.0], [1.0, 2.0]]})
     assert found["fault"] == ""

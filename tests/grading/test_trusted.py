@@ -14,7 +14,7 @@ from nbgrader import utils
 
 from course_lib.grading import registry
 from course_lib.grading.report import Verdict
-from course_lib.grading.spent import PAR, Judgement, Spent
+from course_lib.grading.spent import Spent
 from course_lib.grading.trusted import mailroom, preprocessor, sandbox
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.inside.main import WAITED
@@ -180,47 +180,20 @@ def test_where_nobody_outside_can_count_the_ranks_do_and_it_is_said(monkeypatch)
     assert traffic.exact and traffic.sent == [[0, 4 * EXERCISE.N], [4 * EXERCISE.N, 0]]
 
 
-class PassOnBesidePar(PassOn):
-    """As an open exercise, whose budget is a par, and which counts calls, too, that ranks claim."""
+class CountsCalls(PassOn):
+    """Which counts calls, too, that ranks claim."""
 
     number = "0.3"
 
     def usage(self, *judged):
-        in_bytes, = super().usage(*judged)
-        return [Spent("took", 3, 4, "call", claimed=True), replace(in_bytes, limit=PAR)]
+        return [Spent("took", 3, 4, "call", claimed=True), *super().usage(*judged)]
 
 
-@pytest.mark.parametrize("own, measured", [(HONEST, [4 * PassOn.N]), (WRONG, [])])
-def test_of_an_open_exercise_that_is_right_the_exact_bytes_beside_par_are_kept(own, measured):
+def test_for_marks_only_what_the_system_or_the_grader_counted_is_shown():
     with Grader(BEST, LIMITS) as grader:
-        report = grader.report(PassOnBesidePar(), preprocessor.cells_above(*notebook(own)), seed=7)
-        assert report.passed == bool(measured)
-        assert [each.measured for each in grader.beside_par] == measured
-        mark = preprocessor.mark_of(report, grader)
-    assert [(each.measured, each.allowed, each.unit) for each in mark.figures] == [
-        (each, 4.0 * PassOn.N, "bytes") for each in measured]
-    if measured:  # for marks only what the system or the grader counted is shown
-        assert "calls" not in report.measured
-        assert ("the operating system's count, with headers" in report.measured) == bool(sandbox.tool("ss"))
-
-
-def test_beside_par_stands_the_mean_of_all_trials_and_what_fails_there_has_none(monkeypatch):
-    class Silent:
-        def prepare(self, *_, **__): ...
-
-        def trial(self, trial):
-            if trial is None:
-                raise NoAnswers("nothing")
-            return [], None
-
-    used = iter([Spent("sends", 6.0, 4.0, limit=PAR), Spent("sends", 2.0, 4.0, limit=PAR), Spent("holds", 1.0, 1.0)])
-    grader = Grader("none", LIMITS)
-    monkeypatch.setattr(grader, "worker", Silent)
-    monkeypatch.setattr(grader, "judge", lambda *_: Judgement("", usage=[next(used)]))
-    for trials, expected in (([1, 2, 3], [("sends", 4.0, 4.0)]), ([None], [])):
-        monkeypatch.setattr(PassOn, "trials", lambda *_, trials=trials: trials)
-        found = grader.spent_beside_par(EXERCISE, [])
-        assert [(each.what, each.measured, each.allowed) for each in found] == expected
+        report = grader.report(CountsCalls(), preprocessor.cells_above(*notebook(HONEST)), seed=7)
+    assert report.passed and "calls" not in report.measured
+    assert ("the operating system's count, with headers" in report.measured) == bool(sandbox.tool("ss"))
 
 
 # ---- the count

@@ -73,10 +73,6 @@ def test_ranks_stand_in_rows_from_left_to_right():
     assert marks["tp: matrices 3"].at[:2] == (x + side, y + side)
 
 
-def test_the_rank_that_stands_out_does_so_in_most_of_the_later_steps():
-    assert RankPanels("", {"loss": LOSSES}).standing_out("loss") == 2
-
-
 def test_of_several_ranks_the_fullest_is_drawn(log):
     small, large = replace(log.tracks[0], rank=0, changes=log.tracks[0].changes[:1]), replace(log.tracks[0], rank=1)
     assert MemoryPanels("two ranks", {"run": MemoryLog((0, 1), (small, large))}).fullest_tracks() == {"run": large}

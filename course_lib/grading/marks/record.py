@@ -1,12 +1,13 @@
-"""One graded submission as data: the one format from which every table and every platform's file is written.
+"""One graded submission as data: the one format from which the table and Gradescope's file are written.
 
 TrustedGrade puts it into the metadata of the notebook that it has graded. nbgrader writes that file last of all, after
 the gradebook, so a notebook with a record is graded to the end, and one without was interrupted.
 """
 
 import hashlib
+import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,6 @@ from nbformat import NotebookNode
 KEY = "course_marks"  # in a notebook's metadata
 FORMAT = 1
 SECRET = ".grading_key"  # in the course's folder: with it the same submission gets the same seed, which nobody can know
-
-
-@dataclass(frozen=True)
-class Figure:
-    """What an answer used of one budget on a trial, the mean of those that are the same for everybody."""
-
-    what: str  # "sends", as in spent.py
-    measured: float
-    allowed: float
-    unit: str  # "bytes", "share", "" or what is counted
 
 
 @dataclass(frozen=True)
@@ -39,7 +30,6 @@ class ExerciseMark:
     text: str  # the whole report, as the student reads it
     cause: str = ""
     broken: str = ""  # what went wrong on the grader's side; then nothing can be said about the answer
-    figures: tuple[Figure, ...] = ()  # of an open exercise, each beside par
 
 
 @dataclass(frozen=True)
@@ -59,11 +49,6 @@ class Record:
         return sum(each.points for each in self.exercises)
 
     @property
-    def out_of(self) -> float:
-        """Points that could be had."""
-        return sum(each.out_of for each in self.exercises)
-
-    @property
     def broken(self) -> dict[str, str]:
         """By number, exercises that could not be judged and why."""
         return {each.number: each.broken for each in self.exercises if each.broken}
@@ -78,8 +63,8 @@ class Record:
         try:
             if data["format"] != FORMAT:
                 return None
-            exercises = tuple(ExerciseMark(**{**each, "figures": tuple(Figure(**one) for one in each["figures"])})
-                              for each in data["exercises"])
+            names = [field.name for field in fields(ExerciseMark)]  # an older record has more, which nothing reads
+            exercises = tuple(ExerciseMark(**{name: each[name] for name in names}) for each in data["exercises"])
             lists = {name: tuple(data[name]) for name in ("missing", "restored")}
             return cls(exercises, data["seed"], data["over_budget"], **lists, digest=data["digest"])
         except (KeyError, TypeError):
@@ -96,10 +81,12 @@ def drop_record(notebook: NotebookNode) -> None:
     notebook.metadata.pop(KEY, None)
 
 
-def record_in(notebook: dict[str, Any]) -> Record | None:
-    """The record of a graded notebook (as JSON has it), None where there is none."""
-    metadata = notebook.get("metadata")
-    return Record.of_json(metadata.get(KEY)) if isinstance(metadata, dict) else None
+def record_at(path: Path) -> Record | None:
+    """The record in a graded notebook; None where grading did not come so far."""
+    try:
+        return Record.of_json(json.loads(path.read_text(encoding="utf-8"))["metadata"][KEY])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def key_of(course: Path) -> bytes:

@@ -1,54 +1,62 @@
-"""Where every student of a class stands with an assignment: graded, or in words why not.
+"""Where every student of a class stands with an assignment: graded, or in words why not; and the table of all.
 
 nbgrader's own table has 0.0 for whoever was not graded, whatever the reason. Here a mark is a number only where every
-exercise was judged; in all other cases it is empty, with a status.
+exercise was judged; in all other cases it is empty, with a status. nbgrader knows the notebook by its name alone, so
+where a folder holds one under another name (a browser's second download, `06_zero (1).ipynb`), a copy is laid beside it
+under the right one. Where two that differ could be it nobody guesses: the student has no mark, and the teacher decides.
 """
 
+import csv
 import json
+import os
+import re
+import shutil
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from statistics import mean
 
+import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 
-from course_lib.grading.marks.handed_in import HandedIn, take_in
-from course_lib.grading.marks.record import Record, digest_of, record_in
+from course_lib.grading.marks.record import Record, digest_of, record_at
 
-
-class Status(Enum):
-    """A word for the table and a sentence for whoever has to look. `open`: grading would change it."""
-
-    GRADED = ("graded", "")
-    BY_HAND = ("waits for marks by hand", "enter them in formgrader")
-    NOTHING = ("nothing handed in", "")
-    NO_NOTEBOOK = ("no notebook", "ask for it, or put it into the folder")
-    UNREADABLE = ("unreadable", "ask for the file again")
-    NOT_YET = ("not graded yet", "grade")
-    INTERRUPTED = ("grading was interrupted", "grade again")
-    AGAIN = ("handed in again since", "grade again")
-    FAILED = ("could not be graded", "the message says why; grade again when that is mended")
-    OUR_FAULT = ("an exercise could not be run", "the fault may be the grader's: grade again, or look at the message")
-
-    @property
-    def word(self) -> str:
-        """As the table says it."""
-        return self.value[0]
-
-    @property
-    def remedy(self) -> str:
-        """What a teacher can do; "" for nothing."""
-        return self.value[1]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether `make grade` takes it up."""
-        return self in (Status.NOT_YET, Status.INTERRUPTED, Status.AGAIN, Status.FAILED, Status.OUR_FAULT)
-
-
+MOST_NAMES = 5  # of files, in a sentence
+COLUMNS = ("student", "last_name", "first_name", "email", "mark", "out_of", "points", "late_penalty", "status", "why",
+           "note")
 # What a teacher wants to see in a list, by words of the cause.
 REMARKS = (("hung", ("did not finish within", "did not end within")), ("crashed", ("ended without an answer",)),
            ("did not parse", ("does not parse",)), ("took too much memory", ("MemoryError", "allocate memory")))
+
+
+class Status(Enum):
+    """The table's word, what a teacher can do ("" for nothing), and whether it is open: `make grade` takes it up."""
+
+    GRADED = ("graded", "", False)
+    BY_HAND = ("waits for marks by hand", "enter them in formgrader", False)
+    NOTHING = ("nothing handed in", "", False)
+    NO_NOTEBOOK = ("no notebook", "ask for it, or put it into the folder", False)
+    UNREADABLE = ("unreadable", "ask for the file again", False)
+    NOT_YET = ("not graded yet", "grade", True)
+    INTERRUPTED = ("grading was interrupted", "grade again", True)
+    AGAIN = ("handed in again since", "grade again", True)
+    FAILED = ("could not be graded", "the message says why; grade again when that is mended", True)
+    OUR_FAULT = ("an exercise could not be run", "the fault may be the grader's: grade again, or look at the message",
+                 True)
+
+    def __init__(self, word: str, remedy: str, is_open: bool) -> None:
+        self.word, self.remedy, self.is_open = word, remedy, is_open
+
+
+@dataclass(frozen=True)
+class HandedIn:
+    """A student's folder for one assignment. `notebook` is None where nothing in it can be the notebook."""
+
+    notebook: Path | None
+    problem: str = ""  # why it cannot be graded; "" where it can
+    note: str = ""  # what else a teacher should know
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,11 @@ class Standing:
         count = len(self.record.restored)
         return found + [f"{count} cell{'s' * (count > 1)} restored"] * bool(count)
 
+    @property
+    def notes(self) -> list[str]:
+        """All that a teacher should know besides the mark."""
+        return [each for each in (self.note, ", ".join(self.remarks)) if each]
+
 
 @dataclass(frozen=True)
 class CourseFolder:
@@ -104,29 +117,111 @@ class CourseFolder:
         """The notebook as nbgrader has graded it."""
         return self.root / "autograded" / student / name / f"{name}.ipynb"
 
-    def last_try(self, student: str, name: str) -> Path:
-        """What `make grade` remembers of a student: how long it took, and an error."""
+    def last_error(self, student: str, name: str) -> Path:
+        """What `make grade` remembers of a grading that failed."""
         return self.root / ".grading" / name / f"{student}.json"
-
-    def assignments(self) -> list[str]:
-        """Those that nbgrader knows, in order."""
-        with Gradebook(self.db_url) as gradebook:
-            return sorted(each.name for each in gradebook.assignments)
 
     def knows(self, name: str) -> bool:
         """Whether nbgrader has made the assignment, so that its points are in the gradebook."""
-        return self.has_gradebook() and name in self.assignments()
+        if not (self.root / "gradebook.db").exists():  # nbgrader would make an empty one
+            return False
+        with Gradebook(self.db_url) as gradebook:
+            return name in {each.name for each in gradebook.assignments}
 
-    def has_gradebook(self) -> bool:
-        """Whether nbgrader has made one; it would make an empty one of whatever it is asked."""
-        return (self.root / "gradebook.db").exists()
+    def grade_ids(self, name: str) -> frozenset[str]:
+        """nbgrader's ids of the cells that were given out, as far as it has noted them."""
+        with Gradebook(self.db_url) as gradebook, suppress(MissingEntry):
+            return frozenset(cell.name for cell in gradebook.find_notebook(name, name).source_cells)
+        return frozenset()
 
 
-def grade_ids(course: CourseFolder, name: str) -> frozenset[str]:
-    """nbgrader's ids of the cells that were given out, as far as it has noted them."""
-    with Gradebook(course.db_url) as gradebook, suppress(MissingEntry):
-        return frozenset(cell.name for cell in gradebook.find_notebook(name, name).source_cells)
-    return frozenset()
+def take_in(submitted: Path, name: str, grade_ids: frozenset[str] = frozenset()) -> dict[str, HandedIn]:
+    """By student, what is below `submitted`; a notebook under another name is copied to the right one."""
+    found = {}
+    for student in sorted(path for path in submitted.glob("*") if path.is_dir() and not path.name.startswith(".")):
+        if re.search(r"[\[\]*?\ud800-\udfff]", student.name):
+            found[student.name] = HandedIn(None, "nbgrader reads no folder with [, ], * or ? in its name, or with "
+                                                 "letters that are not UTF-8: rename it")
+            continue
+        folder = student / name
+        if not folder.is_dir():
+            if stray := names_in_words([path.name for path in student.glob("*.ipynb")]):
+                found[student.name] = HandedIn(None, f"{stray} beside a folder {name}, which is not there")
+            continue  # has handed in another assignment
+        seen, right = look_at(folder, name, grade_ids), folder / f"{name}.ipynb"
+        if seen.notebook is not None and seen.notebook != right:
+            part = right.with_name(f".{right.name}.part")
+            shutil.copy2(seen.notebook, part)
+            os.replace(part, right)  # whole or not at all, since others may read
+        found[student.name] = seen
+    return found
+
+
+def look_at(folder: Path, name: str, grade_ids: frozenset[str] = frozenset()) -> HandedIn:
+    """What is in the folder of one student for the assignment `name`; nothing is changed.
+
+    grade_ids: nbgrader's ids of the notebook that was given out. One under another name has to hold half of them.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "timestamp.txt"
+                   and not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    right = folder / f"{name}.ipynb"
+    could_be = [path for path in files if path == right or path.suffix == ".ipynb" and not is_other(path, grade_ids)]
+    could_be.sort(key=lambda path: path != right)
+    names = names_in_words([path.relative_to(folder).as_posix() for path in could_be or files])
+    if not could_be:
+        return HandedIn(None, f"no {name}.ipynb in the folder; there is {names}" if files else "the folder is empty")
+    if len({digest_of(path) for path in could_be}) > 1:
+        return HandedIn(None, f"{len(could_be)} notebooks that differ could be it: {names}; leave the one that counts")
+    renamed = [path.relative_to(folder).as_posix() for path in could_be if path != right]
+    return HandedIn(could_be[0], problem_of(could_be[0]), f"taken from {names_in_words(renamed)}" if renamed else "")
+
+
+def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
+    """Whether a file is a notebook, and has less than half of these ids; one that cannot be read may be any."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        found = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        return False
+    return 2 * len(found & grade_ids) < len(grade_ids)
+
+
+def problem_of(path: Path) -> str:
+    """Why the file cannot be read as a notebook, for a student and a teacher; "" where it can."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return f"the file is no text (byte {error.start}): perhaps an archive or a picture under another name"
+    if not text.strip():
+        return "the file is empty: the upload or the disk may have failed"
+    if text.lstrip().startswith("<"):
+        return "the file is a web page, not a notebook: it was saved from the browser's window"
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        return "the file is nested too deeply for a notebook"
+    except ValueError as error:
+        place = getattr(error, "pos", 0)
+        if place >= len(text.rstrip()) - 1 or "Unterminated" in str(error):
+            return "the file ends in the middle: the upload or the download was cut off"
+        if "<<<<<<<" in text:
+            return "the file holds the marks of a merge conflict of git (<<<<<<<)"
+        return f"the file is damaged at line {getattr(error, 'lineno', '?')}: {getattr(error, 'msg', error)}"
+    if not isinstance(data, dict) or not ({"cells", "worksheets"} & data.keys()):
+        return "the file is no notebook: it has no cells"
+    try:
+        cells = nbformat.reads(text, as_version=4).cells
+        assert all(isinstance(cell.source, str) and cell.cell_type for cell in cells), "a cell has no source"
+    except Exception as error:  # nbformat raises what it stumbles over
+        line = str(error).strip().splitlines() or [type(error).__name__]
+        return f"the file is no notebook that nbformat can read: {line[0][:200]}"
+    return ""
+
+
+def names_in_words(names: list[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
+    return ", ".join(map(repr, names[:MOST_NAMES])) + more
 
 
 def standings(course: CourseFolder, name: str) -> list[Standing]:
@@ -134,7 +229,7 @@ def standings(course: CourseFolder, name: str) -> list[Standing]:
     if not course.knows(name):
         raise ValueError(f"there is no assignment {name!r} in {course.root / 'gradebook.db'}: make it first, with "
                          f"`nbgrader generate_assignment {name} --force`")
-    found = take_in(course.root / "submitted", name, grade_ids(course, name))
+    found = take_in(course.root / "submitted", name, course.grade_ids(name))
     with Gradebook(course.db_url) as gradebook:
         students = {each.id: each for each in gradebook.students}
         out_of = float(gradebook.find_assignment(name).max_score)
@@ -173,30 +268,70 @@ def status_of(course: CourseFolder, name: str, student: str, handed_in: HandedIn
         return Status.NO_NOTEBOOK, handed_in.problem
     if handed_in.problem:
         return Status.UNREADABLE, handed_in.problem
+    digest = digest_of(course.submitted_notebook(student, name))
     if record is not None:
-        if record.digest != digest_of(course.submitted_notebook(student, name)):
+        if record.digest != digest:
             return Status.AGAIN, ""
         broken = "; ".join(f"{number}: {why}" for number, why in record.broken.items())
         return (Status.OUR_FAULT, broken) if broken else (Status.GRADED, "")
-    if error := last_error(course, name, student):
-        return Status.FAILED, error
+    with suppress(OSError, ValueError):
+        failed = json.loads(course.last_error(student, name).read_text(encoding="utf-8"))
+        if failed.get("digest") == digest:
+            return Status.FAILED, failed["error"]
     if course.graded_notebook(student, name).parent.exists():
         return Status.INTERRUPTED, ""
     return Status.NOT_YET, ""
 
 
-def record_at(path: Path) -> Record | None:
-    """The record in a graded notebook; None where grading did not come so far."""
-    try:
-        return record_in(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, AttributeError):
-        return None
+def write_csv(course: CourseFolder, name: str, found: list[Standing]) -> Path:
+    """Write marks/NAME.csv in the course's folder, a line for each student; its path."""
+    numbers = list(dict.fromkeys(each.number for one in found if one.record for each in one.record.exercises))
+    path = course.root / "marks" / f"{name}.csv"
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, (*COLUMNS, *numbers))
+        rows.writeheader()
+        rows.writerows(row(each) for each in found)
+    return path
 
 
-def last_error(course: CourseFolder, name: str, student: str) -> str:
-    """Why the last attempt at this very file failed; "" where none did."""
-    try:
-        kept = json.loads(course.last_try(student, name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return kept.get("error", "") if kept.get("digest") == digest_of(course.submitted_notebook(student, name)) else ""
+def row(standing: Standing) -> dict[str, str]:
+    """One student's fields; the exercises' own, as they were judged, by number. What nobody judged is empty, not 0."""
+    judged = standing.record.exercises if standing.record and standing.points is not None else ()
+    numbers = {"mark": standing.mark, "out_of": standing.out_of, "points": standing.points,
+               "late_penalty": standing.penalty if standing.points is not None else None,
+               **{each.number: each.points for each in judged}}
+    texts = {name: getattr(standing, name) for name in ("student", "last_name", "first_name", "email", "why")}
+    return {"status": standing.status.word, "note": one_line("; ".join(standing.notes)),
+            **{name: one_line(value) for name, value in texts.items()},
+            **{name: "" if value is None else f"{value:g}" for name, value in numbers.items()}}
+
+
+def one_line(value: str) -> str:
+    """On one line, and nothing that a spreadsheet would take for a formula: parts of it come from students."""
+    value = " ".join(value.encode(errors="replace").decode().split())
+    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+
+
+def report(name: str, found: list[Standing]) -> str:
+    """Who is graded, who is not and why, and which exercises crashed, hung or did not parse."""
+    marks = [each.mark for each in found if each.mark is not None]
+    counted = Counter(each.status for each in found)
+    first = ", ".join(f"{counted[status]} {status.word}" for status in Status if counted[status])
+    lines = [f"{name}, {len(found)} student{'s' * (len(found) != 1)}: {first or 'nobody yet'}"]
+    if marks:
+        lines.append(f"marks from {min(marks):g} to {max(marks):g} of {found[0].out_of:g}, "
+                     f"{mean(marks):.1f} on average")
+    for status in Status:
+        those = [each for each in found if each.status is status]
+        if status in (Status.GRADED, Status.NOTHING) or not those:
+            continue
+        lines.append(f"{status.word}{f' ({status.remedy})' * bool(status.remedy)}:")
+        lines += [f"    {one_line(each.student)}{f': {one_line(each.why)}' * bool(each.why)}" for each in those]
+    if nothing := [each.student for each in found if each.status is Status.NOTHING]:
+        lines.append(f"nothing handed in: {', '.join(nothing)}")
+    if remarked := [each for each in found if each.notes]:
+        lines.append("perhaps worth a look:")
+        lines += [f"    {one_line(each.student)}: {one_line('; '.join(each.notes))}" for each in remarked]
+    protections = dict.fromkeys(line for each in found if each.record for line in each.record.missing)
+    return "\n".join(lines + [f"graded with less protection: {line}" for line in protections])

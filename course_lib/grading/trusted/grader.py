@@ -6,13 +6,12 @@ mistakes were recorded, and there the ranks' own count of bytes is believed: it 
 
 import os
 from dataclasses import replace
-from statistics import mean
 from typing import Any
 
 from course_lib.grading import recorded
 from course_lib.grading.exercise import SEED, Exercise, Trial
 from course_lib.grading.report import OVER_BUDGET, Report, Verdict
-from course_lib.grading.spent import PAR, Judgement, Spent
+from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.replies import NoAnswers
 from course_lib.grading.trusted.worker import GraderBroken, IsolatedWorker, Limits
@@ -21,16 +20,13 @@ Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exer
 
 
 class Grader:
-    """Reports on one notebook's exercises. Of the last one, `broken`: what went wrong on our side, else None; and
-    `beside_par`: of an open exercise that is right, what it used on the trials that are the same for everybody.
-    """
+    """Reports on one notebook's exercises. Of the last one, `broken`: what went wrong on our side, else None."""
 
     def __init__(self, isolation: str, limits: Limits, over_budget: float = OVER_BUDGET) -> None:
         self.isolation = sandbox.choose(isolation)
         self.limits = limits
         self.over_budget = over_budget
         self.broken: str | None = None
-        self.beside_par: list[Spent] = []
         self._worker: IsolatedWorker | None = None
 
     def __enter__(self) -> "Grader":
@@ -59,7 +55,7 @@ class Grader:
         report = Report(exercise.number, exercise.function, Verdict.WRONG, exercise.points, exercise.budget,
                         cause="the grader could not run this; your teacher sees why", over_budget=self.over_budget)
         for _ in range(2):  # the second time in a new worker, in case that the first one was not well
-            self.broken, self.beside_par = None, []
+            self.broken = None
             try:
                 verdict, cause, figures = self.outcome(exercise, cells, seed)
                 return replace(report, verdict=verdict, cause=cause, measured="\n".join(figures))
@@ -73,14 +69,12 @@ class Grader:
         worker = self.worker()
         figures: list[str] = []
         label = ""
-        is_open = False
         try:
             worker.prepare(exercise, cells)
             for trial in exercise.trials(seed):
                 label = f"{trial.label}: "
                 judged = self.judge(exercise, trial, *worker.trial(trial))
                 measured = list(filter(None, [judged.figures(believed=False)]))  # what the ranks claim proves nothing
-                is_open = is_open or any(each.limit == PAR for each in judged.usage)
                 if judged.fault:
                     verdict = Verdict.COSTLY if judged.right else Verdict.WRONG
                     return verdict, self.known_cause(exercise, cells) or judged.cause or "", measured
@@ -89,29 +83,7 @@ class Grader:
             if failure.kind == "not written":
                 return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
             return Verdict.WRONG, "\n".join([f"{label}{failure}", *exercise.meaning(str(failure))]), []
-        self.beside_par = self.spent_beside_par(exercise, cells) if is_open else []
         return Verdict.CORRECT, "", figures
-
-    def spent_beside_par(self, exercise: Exercise, cells: Cells) -> list[Spent]:
-        """Of each budget that is a par, what was used on a trial of SEED, the mean of them: exact, by the ranks' own
-        count, which decides no mark. Empty where the answer fails there."""
-        found: dict[str, list[Spent]] = {}
-        broken = self.broken
-        try:
-            self.worker().prepare(exercise, cells, believed=True)
-            for trial in exercise.trials(SEED):
-                for each in self.judge(exercise, trial, *self.worker().trial(trial)).usage:
-                    if each.limit == PAR:
-                        found.setdefault(each.what, []).append(each)
-        except GraderBroken:  # of what decides no mark, nothing is lost
-            self.close()
-            return []
-        except NoAnswers:
-            return []
-        finally:
-            self.broken = broken
-        return [replace(some[0], measured=mean(each.measured for each in some),
-                        allowed=mean(each.allowed for each in some)) for some in found.values()]
 
     def known_cause(self, exercise: Exercise, cells: Cells) -> str:
         """The recorded mistake that gives what this answer gives on the trials of SEED, "" where none does."""

@@ -25,7 +25,7 @@ from traitlets import Enum, Float, Integer
 
 from course_lib.grading import registry
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise
-from course_lib.grading.marks.record import ExerciseMark, Figure, Record, digest_of, key_of, put_record
+from course_lib.grading.marks.record import ExerciseMark, Record, digest_of, key_of, put_record
 from course_lib.grading.report import OVER_BUDGET, Report
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.grader import Cells, Grader
@@ -192,10 +192,8 @@ def outputs(report: Report, notes: str) -> list[NotebookNode]:
 
 def mark_of(report: Report, grader: Grader) -> ExerciseMark:
     """The report as data, for the record."""
-    figures = tuple(Figure(each.what, float(each.measured), float(each.allowed), each.unit)
-                    for each in grader.beside_par)
     return ExerciseMark(report.number, report.function, report.verdict.value[0], report.points, report.out_of,
-                        printable(repr(report)), printable(report.cause), grader.broken or "", figures)
+                        printable(repr(report)), printable(report.cause), grader.broken or "")
 
 
 def printable(text: str) -> str:

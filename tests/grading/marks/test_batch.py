@@ -1,17 +1,15 @@
 """`make grade` on a worker that grades nothing: whoever dies, the batch goes on; who is graded is not graded again."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
-from course_lib.grading.marks import batch, figures
+from course_lib.grading.marks import batch
 from course_lib.grading.marks.standing import CourseFolder, Standing, Status
 
 # Says "ready", then answers each line; the student called "dies" ends it at the first time, "dies twice" always.
@@ -19,12 +17,12 @@ FAKE = """
 import json, os, sys
 print("ready", flush=True)
 for line in sys.stdin:
-    (student,) = json.loads(line)
+    student = json.loads(line)
     seen = os.path.exists("seen " + student)
     open("seen " + student, "a").write("x")
     if student == "dies twice" or student == "dies" and not seen:
         os._exit(7)
-    print(json.dumps({"error": "KeyError: 'x'" * (student == "fails"), "seconds": 1.5}), flush=True)
+    print(json.dumps("KeyError: 'x'" * (student == "fails")), flush=True)
 """
 
 
@@ -59,22 +57,22 @@ def started(monkeypatch):
 def test_a_worker_that_dies_costs_nobody_else_anything_is_tried_once_more_and_none_is_left(course, started, jobs):
     told = {}
     students = ["ada", "dies", "bob", "dies twice", "fails", "cy"]
-    batch.grade_all(course, "01", students, jobs, [], lambda student, found: told.update({student: found["error"]}))
+    batch.keep(course, "01", "ada", "of an earlier grading")
+    batch.grade_all(course, "01", students, jobs, [], lambda student, error: told.update({student: error}))
     assert told == {"ada": "", "dies": "", "bob": "", "cy": "", "fails": "KeyError: 'x'",
                     "dies twice": "the grader's process ended in the middle (exit status 7)"}
     assert (course.root / "seen dies").read_text() == (course.root / "seen dies twice").read_text() == "xx"
-    kept = json.loads(course.last_try("dies twice", "01").read_text())
-    assert kept["error"] == told["dies twice"] and not list((course.root / ".grading").rglob("*.part"))
+    kept = {path.stem: json.loads(path.read_text())["error"] for path in course.root.glob(".grading/01/*.json")}
+    assert kept == {student: error for student, error in told.items() if error}
     assert len(started) >= 3 and all(each.returncode is not None for each in started)
 
 
-def test_a_worker_that_takes_too_long_is_ended_and_the_batch_goes_on(course, monkeypatch):
-    monkeypatch.setattr(batch, "LOOK_S", 0.01)
+def test_a_worker_that_takes_too_long_is_ended_and_the_batch_goes_on(course):
     worker = batch.WorkerProcess(course, "01", [], limit_s=0.05)
     worker.command = [sys.executable, "-c", "print('ready', flush=True)\nimport threading; threading.Event().wait()"]
     found = worker.grade("ada")
     worker.close()
-    assert found == {"error": "it took longer than 0.05 s, and was ended"}
+    assert found == ("it took longer than 0.05 s, and was ended", False)
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def signals_go_elsewhere():
     taker.join()
 
 
-GRADES_ONE = "print('ready', flush=True); input(); print('{\"error\": \"\"}', flush=True); input(); "
+GRADES_ONE = "print('ready', flush=True); input(); print('\"\"', flush=True); input(); "
 
 
 @pytest.mark.ci
@@ -107,21 +105,23 @@ def test_ctrl_c_ends_the_batch_whatever_a_worker_is_doing_and_what_was_under_way
 
     monkeypatch.setattr(batch.subprocess, "Popen", note)
     with pytest.raises(KeyboardInterrupt):
-        batch.grade_all(course, "01", ["ada", "bob"], 1, [], lambda student, found: told.append(student))
+        batch.grade_all(course, "01", ["ada", "bob"], 1, [], lambda student, error: told.append(student))
     assert [each.returncode for each in processes] == [-signal.SIGKILL] and told == done
-    assert [course.last_try(student, "01").exists() for student in ("ada", "bob")] == [bool(done), False]
 
 
-def test_a_worker_that_does_not_come_up_leaves_a_report(course, monkeypatch, capsys):
+@pytest.mark.parametrize("asked, told", [([], "does not start"), (["--report"], "")])
+def test_a_worker_that_does_not_come_up_leaves_a_report_and_the_report_alone_asks_none(
+        course, asked, told, monkeypatch, capsys):
     def refuse(*_):
         raise RuntimeError("nbgrader does not start: no memory")
 
     monkeypatch.setattr(CourseFolder, "at", lambda *_: course)
+    monkeypatch.setattr(CourseFolder, "knows", lambda *_: True)
     for name, value in (("grade_all", refuse), ("make_assignment", lambda *_: None), ("standings", lambda *_: [])):
         monkeypatch.setattr(batch, name, value)
-    assert batch.main(["01"]) == 0
+    assert batch.main(["01", *asked]) == 0
     said = capsys.readouterr()
-    assert "does not start" in said.err and "nobody yet" in said.out
+    assert told in said.err and bool(said.err) == bool(told) and "nobody yet" in said.out
 
 
 def test_who_is_graded_is_left_alone_unless_it_is_asked_for():
@@ -132,38 +132,17 @@ def test_who_is_graded_is_left_alone_unless_it_is_asked_for():
 
 
 def test_two_batches_on_one_course_are_refused_and_the_lock_goes_with_its_owner(tmp_path):
-    with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+    with batch.only_one(tmp_path / ".grading" / "lock"):
         with pytest.raises(SystemExit, match="another `make grade` is at work"):
-            with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+            with batch.only_one(tmp_path / ".grading" / "lock"):
                 pass
-    with batch.OneAtATime(tmp_path / ".grading" / "lock"):
+    with batch.only_one(tmp_path / ".grading" / "lock"):
         pass
-
-
-def test_what_is_kept_of_gradings_says_what_the_next_ones_take(course):
-    assert figures.expected_cost([], "no such chapter") is None
-    for number in range(3):
-        batch.keep(course, "01", f"s{number}", {"error": "", "seconds": 10.0 + number, "peak_bytes": 1e9})
-    batch.keep(course, "01", "failed", {"error": "x", "seconds": 99.0, "peak_bytes": 1})
-    cost = figures.expected_cost(batch.kept_figures(course, "01"), "01")
-    assert (cost.seconds, cost.peak_bytes, cost.source) == (11.0, 1e9, "3 graded here before")
-    said = figures.forecast(10, 4, cost)
-    assert "10 submissions to grade, 4 at a time: about 11 s and 1.0 GB each" in said and "33 s and 4.0 GB" in said
-    assert "take fewer JOBS" in figures.forecast(10, 4, figures.Cost(1.0, 1e15, "here"))
-
-
-def test_the_memory_of_a_process_holds_that_of_its_children():
-    code = "held = b'x' * (200 << 20); print(flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        assert figures.memory_of(os.getpid()) > figures.own_memory(psutil.Process()) + (150 << 20)
-        child.communicate(b"\n")
-    assert figures.memory_of(2**22 + 1) == 0
 
 
 def test_an_assignment_of_which_nbgrader_has_noted_only_some_cells_is_made_again(course, monkeypatch):
     made = []
-    monkeypatch.setattr(CourseFolder, "knows", lambda self, name: True)
+    monkeypatch.setattr(CourseFolder, "knows", lambda *_: True)
     monkeypatch.setattr(batch.subprocess, "run",
                         lambda command, **_: made.append(command) or SimpleNamespace(returncode=0))
     solutions = course.root / "solutions" / "01" / "01.ipynb"
@@ -171,6 +150,6 @@ def test_an_assignment_of_which_nbgrader_has_noted_only_some_cells_is_made_again
     solutions.write_text(json.dumps({"cells": [{"metadata": {}}, *(
         {"metadata": {"nbgrader": {"grade_id": name}}} for name in "ab")]}))
     for noted, times in (({"a", "b"}, 0), ({"a"}, 1)):
-        monkeypatch.setattr(batch, "grade_ids", lambda course, name, noted=noted: noted)
+        monkeypatch.setattr(CourseFolder, "grade_ids", lambda *_, noted=noted: noted)
         batch.make_assignment(course, "01")
         assert len(made) == times
