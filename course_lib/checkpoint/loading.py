@@ -23,11 +23,9 @@ from course_lib.checkpoint.folders import (
     read_manifest,
     step_of,
 )
-from course_lib.checkpoint.models import Model, accept, make_state, pieces
-from course_lib.checkpoint.piece import State
-from course_lib.checkpoint.random_state import PREFIX, pieces_to_load, restore
-from course_lib.checkpoint.ranks import RankGroup, all_ranks
-from course_lib.checkpoint.saving import finish, layout_of
+from course_lib.checkpoint.piece import PREFIX, Model, State, pieces, pieces_to_load, restore
+from course_lib.checkpoint.saving import RankGroup, all_ranks, finish, layout_of
+from course_lib.zero import ZeroOptimizer
 from course_lib.zero.consolidate import MASTER
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     """Fill `model` and `optimizer`, in place, from the checkpoint `folder`, or from the last one in it. Collective.
 
     The layout may be another one than at save: number of ranks, slices, stages, ZeRO's stage. Random numbers go on
-    where they stood, in the same layout (see random_state.py); learning rates and the like are those that were saved.
+    where they stood, in the same layout (see piece.py); learning rates and the like are those that were saved.
 
     DamagedCheckpoint, which names the file, where one is not as it was written. ValueError where there is no complete
     checkpoint, and where it is one of another model: with the names that differ. Nothing has been changed then.
@@ -228,3 +226,47 @@ def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, An
                 group[key].fill_(value)
             else:
                 group[key] = tuple(value) if isinstance(value, list) else value
+
+
+# What an optimiser needs before and after
+
+def parts_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Itself, or the optimisers that it is made of: a hybrid one has one for each group that shards."""
+    return list(getattr(optimizer, "parts", [optimizer]))
+
+
+@torch.no_grad()
+def make_state(optimizer: torch.optim.Optimizer) -> None:
+    """An optimiser has no state before its first step: take one that changes nothing, so that there is a place to load
+    to. Gradients are kept.
+    """
+    for part in parts_of(optimizer):
+        inner = part.inner if isinstance(part, ZeroOptimizer) else part
+        if not any(inner.state.values()):
+            step_that_changes_nothing(inner)
+
+
+def step_that_changes_nothing(optimizer: torch.optim.Optimizer) -> None:
+    """Gradients of zeros, and a learning rate of 0, which also takes care of weight decay."""
+    groups = optimizer.param_groups
+    trained = [p for group in groups for p in group["params"] if p.requires_grad]
+    gradients, rates = [p.grad for p in trained], [group["lr"] for group in groups]
+    for p in trained:
+        p.grad = torch.zeros_like(p)
+    for group in groups:
+        group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+    try:
+        optimizer.step()
+    finally:
+        for p, gradient in zip(trained, gradients):
+            p.grad = gradient
+        for group, rate in zip(groups, rates):
+            group["lr"] = rate
+
+
+def accept(optimizer: torch.optim.Optimizer) -> None:
+    """The pieces have been filled: 32-bit copies of 16-bit parameters have been, too, and are not to be made anew."""
+    for part in parts_of(optimizer):
+        if isinstance(part, ZeroOptimizer):
+            for bucket in part.buckets:
+                bucket.remember_versions()

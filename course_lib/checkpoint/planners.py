@@ -1,6 +1,6 @@
 """Pieces on disk: torch.distributed.checkpoint writes and reads the files, and this tells it where our pieces lie.
 
-    write   every rank writes its boxes into a file of its own; rank 0 writes `.metadata`, the list of all of them
+    write   every rank writes its share of the boxes into a file of its own; rank 0 writes `.metadata`, their list
     read    for each box that a rank wants: the old boxes that overlap it, and of them the part that does
 
 torch calls the one who knows what has to be written a planner. Its own knows DTensors; ours knows pieces. The files
@@ -52,16 +52,17 @@ def by_box(state: State) -> dict[MetadataIndex, Tensor]:
 
 
 class SavePieces(DefaultSavePlanner):
-    """What this rank writes: the pieces that were dealt out to it."""
+    """What this rank writes: what it holds alone, and its share of what others hold as well. Of the ranks that hold a
+    box, DCP lets the one write it that has least so far.
+    """
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """The pieces that this rank writes, as a plan for DCP."""
-        self.tensors = by_box(self.state_dict)
-        items = [write_item(name, piece) for name, piece in pieces_to_write(self.state_dict)]
-        self.plan = SavePlan(items)
+        """All pieces that this rank holds, as a plan for DCP, the largest first: the small ones then even it out."""
+        self.tensors, held = by_box(self.state_dict), pieces_to_write(self.state_dict)
+        self.plan = SavePlan([write_item(*each) for each in sorted(held, key=lambda each: -each[1].tensor.nbytes)])
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
@@ -73,14 +74,14 @@ class SavePieces(DefaultSavePlanner):
         return plans, metadata
 
     def lookup_object(self, index: MetadataIndex) -> Tensor:
-        """The tensor behind an index of the local plan, when DCP comes to write it."""
+        """The tensor behind an index of the plan, when DCP comes to write it."""
         return self.tensors[index]
 
 
 def pieces_to_write(state: State) -> Iterator[tuple[str, Piece]]:
     """Every piece that this rank may have to write. An empty one only where the whole tensor is empty."""
     for name, pieces in state.items():
-        yield from ((name, p) for p in pieces if p.writes and (p.tensor.numel() or not math.prod(p.shape)))
+        yield from ((name, p) for p in pieces if p.tensor.numel() or not math.prod(p.shape))
 
 
 def write_item(name: str, piece: Piece) -> WriteItem:

@@ -1,63 +1,123 @@
 """save: all ranks write what they hold, and then, at once, there is one more checkpoint.
 
-    deal out  ranks that hold the same numbers write a share of them each                dealing.py
-    copy      background only: this share as it is now, on the host; the step goes on while the copy is written
+    copy      background only: what this rank holds, as it is now, on the host; the step then goes on
+    plan      ranks that hold the same numbers write a share of them each               planners.py
     write     every rank a file of its own, into a hidden folder                        planners.py
     sum up    every rank the size and checksum of its file; place 0 makes the manifest
     name      place 0 renames the folder, and deletes the run's oldest                  folders.py
 
-Only one run saves into a folder: runs.py.
+Only one run saves into a folder, and a process has one save under way at a time (`_under_way`).
 
 Source of the copy that lets the step go on: Mohan et al. 2021, "CheckFreq"; torch's async_save does the same.
 """
 
-import threading
-from collections.abc import Mapping
-from dataclasses import replace
+import secrets
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checkpoint.dealing import deal_out
-from course_lib.checkpoint.folders import begin, commit, describe_file, prune
-from course_lib.checkpoint.models import Model, pieces, tied_names
-from course_lib.checkpoint.piece import State
-from course_lib.checkpoint.random_state import PREFIX, random_pieces
-from course_lib.checkpoint.ranks import RankGroup, all_ranks, beside
-from course_lib.checkpoint.runs import Lock, Run, Unnamed
-from course_lib.groups.exchange import fingerprint
+from course_lib.checkpoint.folders import Lock, Run, Unnamed, begin, commit, describe_file, origin, prune
+from course_lib.checkpoint.piece import Model, State, pieces, random_pieces, tied_names
+from course_lib.groups.exchange import agree, fingerprint
+from course_lib.groups.membership import member
 
+T = TypeVar("T")
+
+
+# The ranks that write together, also when there is one and no process group
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Place `r` of `n`; `group` is None where there is no process group."""
+
+    group: dist.ProcessGroup | None
+    n: int
+    r: int
+
+    def everyones(self, fact: T) -> list[T]:
+        """What each rank says, by place. Collective."""
+        return [fact] if self.group is None else agree(None, fact, self.group)
+
+    def each(self, do: Callable[[], T]) -> list[T]:
+        """Each rank does it, and has all results; or all have the OSError or ValueError that one rank had. Collective.
+        """
+        said: tuple[Any, Exception | None]
+        try:
+            said = do(), None
+        except (OSError, ValueError) as error:
+            said = None, error
+        everyones = self.everyones(said)
+        for _, error in everyones:
+            if error is not None:
+                raise error
+        return [result for result, _ in everyones]
+
+    def first(self, do: Callable[[], T]) -> T:
+        """What place 0 alone does: its result on every rank, or its error on all. Collective."""
+        return self.each(do if self.r == 0 else lambda: None)[0]
+
+
+def all_ranks() -> RankGroup:
+    """The ranks of the world."""
+    if not dist.is_initialized():
+        return RankGroup(None, 1, 0)
+    me = member()
+    return RankGroup(me.group, me.n, me.r)
+
+
+_beside: "weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup]" = weakref.WeakKeyDictionary()
+
+
+def beside() -> RankGroup:
+    """The same ranks on a group of their own, through the host: what a thread says there does not meet what the step
+    says meanwhile. Made once; collective.
+    """
+    ranks = all_ranks()
+    if ranks.group is None:
+        return ranks
+    if ranks.group not in _beside:
+        _beside[ranks.group] = dist.new_group(backend="gloo")
+    return RankGroup(_beside[ranks.group], ranks.n, ranks.r)
+
+
+def begin_run(overwrite: bool = False) -> Run:
+    """A new run, the same on all ranks. Collective."""
+    return Run(all_ranks().first(lambda: secrets.token_hex(4)), overwrite)
+
+
+def continue_run(path: Path) -> Run:
+    """The run of the checkpoint at `path`, which goes on. Collective."""
+    ranks = all_ranks()
+    run = Run(ranks.first(lambda: origin(path).run))
+    ranks.first(lambda: run.meet(path.parent))
+    return run
+
+
+# save
 
 class Saving:
     """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
 
-    def __init__(self, ranks: RankGroup, folder: Path, state: State, manifest: dict, keep: int | None, run: Run
-                 ) -> None:
-        self._path: Path | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(ranks, folder, state, manifest, keep, run),
-                                        name="checkpoint")
-        self._thread.start()
-
-    def _run(self, *arguments: Any) -> None:
-        try:
-            self._path = write(*arguments)
-        except BaseException as error:  # the step goes on, and wait() says it
-            self._error = error
+    def __init__(self, *arguments: Any) -> None:
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._written = thread.submit(write, *arguments)
+        thread.shutdown(wait=False)  # it ends when that is written
 
     @property
     def done(self) -> bool:
         """Whether this rank has nothing more to do for it."""
-        return not self._thread.is_alive()
+        return self._written.done()
 
     def wait(self) -> Path:
         """Until it is complete: its path. Raises what went wrong."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._path
+        return self._written.result()
 
 
 _under_way: list[Saving] = []
@@ -70,9 +130,9 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
 
     Returns its path; with background=True at once, after a copy, a Saving to wait for. Saving again waits for it too.
 
-    model: a module, or a list of this rank's stages; see models.py. extra: what the run itself has to remember, plain
+    model: a module, or a list of this rank's stages; see piece.py. extra: what the run itself has to remember, plain
     JSON, from place 0: where it is in the data, the seed, the learning rate's schedule. keep: how many complete
-    checkpoints of the run stay (None: all). run: whose it is; see runs.py. torch's generators of random numbers are
+    checkpoints of the run stay (None: all). run: whose it is; see folders.py. torch's generators of random numbers are
     saved as well.
 
     ValueError, on all ranks, for a folder that another run has saved into. OSError or RuntimeError, on all ranks, for
@@ -88,10 +148,11 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     ranks.first(lambda: run.require_own(folder))  # now, and not by the thread that writes
     held = pieces(model, optimizer)
     # In the background the optimiser goes on to change these numbers, so the copy has to be made before save returns.
-    state = on_host(deal_out({**held, **random_pieces(ranks.r, ranks.n)}, ranks), copy=background)
-    tied = {name: first for of_rank in ranks.everyones(tied_names(model)) for name, first in of_rank.items()}
+    state = {**on_host(held, copy=background), **random_pieces(ranks.r, ranks.n)}
+    everyones_tied, layout = zip(*ranks.everyones((tied_names(model), layout_of(held))))
+    tied = {name: first for of_rank in everyones_tied for name, first in of_rank.items()}
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
-                "layout": ranks.everyones(layout_of(held))}
+                "layout": list(layout)}
     if background:
         _under_way.append(Saving(beside(), folder, state, manifest, keep, run))
         return _under_way[-1]
@@ -136,8 +197,7 @@ def write(ranks: RankGroup, folder: Path, state: State, manifest: dict[str, Any]
 
 def on_host(state: State, copy: bool) -> State:
     """The pieces' numbers in the host's memory; `copy`: in memory that nobody else writes to."""
-    own = {name: copy and not name.startswith(PREFIX) for name in state}
-    return {name: [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=own[name])) for piece in some]
+    return {name: [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=copy)) for piece in some]
             for name, some in state.items()}
 
 

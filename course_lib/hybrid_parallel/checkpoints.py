@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from course_lib import checkpoint
 from course_lib.groups.exchange import fingerprint
-from course_lib.hybrid_parallel.learning_rate import LearningRate
+from course_lib.hybrid_parallel.optimizer import LearningRate
 from course_lib.hybrid_parallel.trainer import HybridTrainer
 from course_lib.reference.text import load_text
 

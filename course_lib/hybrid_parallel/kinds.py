@@ -9,11 +9,11 @@
 
 A parameter that lies on two stages, the embedding that is the head as well, is summed over those two before it is
 averaged: it has "pp" in the third column besides. Everything that goes wrong with gradients in a mix of axes is a wrong
-word in this table; and the last column says what the norm of all gradients, and a checkpoint, count once.
+word in this table; and the last column says what the norm of all gradients counts once.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -87,6 +87,19 @@ def reduce_gradients(kind_of: Mapping[nn.Parameter, Kind], member_of: Callable[.
     for axes in dict.fromkeys(kind.averaged for kind in kind_of.values()):
         average_gradients([parameter for parameter, kind in kind_of.items() if kind.averaged == axes],
                           member_of(*axes))
+
+
+def scale_gradients(experts: Iterable[nn.Parameter], layout: ParallelLayout) -> None:
+    """From now on the gradients of `experts`, averaged over edp, are those of the mean over the whole batch.
+
+    Backward's all-to-alls add up for an expert the tokens of ep*etp ranks. A mean over edp of these sums is the sum
+    over the plane, divided by edp; it should be divided by dp*cp, as everything else's is. So gradients of experts are
+    multiplied by edp / (dp*cp) = tp / (ep*etp) beforehand.
+    """
+    share = layout.tp / (layout.ep * layout.etp)
+    for parameter in experts if share != 1 else ():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient * share)
 
 
 @functools.cache

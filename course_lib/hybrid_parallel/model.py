@@ -1,15 +1,26 @@
-"""HybridModel: what a rank has of the model, and one pass forward and backward of all ranks together."""
+"""HybridModel: what a rank has of the model, and one pass forward and backward of all ranks together.
 
-from collections.abc import Callable, Iterator, Sequence
+Behind it what a checkpoint has of it, piece by piece:
+
+    NAME                        a parameter, by its name in the plain model
+    NAME.exp_avg, .exp_avg_sq   what the optimiser keeps of it: cut as the parameter is, and by ZeRO besides
+    NAME.step                   a number
+
+A tied parameter is there by its first name, on all ranks that have it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.checkpoint import piece
+from course_lib.checkpoint.piece import LocalTensor, Piece, Placement, State, TensorRange, whole
 from course_lib.expert_parallel import MoELayer
 from course_lib.hybrid_parallel import kinds
-from course_lib.hybrid_parallel.experts import scale_gradients
-from course_lib.hybrid_parallel.kinds import Kind
+from course_lib.hybrid_parallel.kinds import Kind, scale_gradients
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel import PipelineParallel, Schedule
 from course_lib.pipeline_parallel.partition import Stage
@@ -165,3 +176,90 @@ def in_autocast(function: Callable, dtype: torch.dtype) -> Callable:
             return function(*arguments)
 
     return cast
+
+
+# What a checkpoint has of it
+
+def pieces(model: HybridModel, optimizer: Any = None) -> dict[str, list[Piece]]:
+    """{name: this rank's pieces}: views of the memory that the model and the optimiser use, to be read or filled.
+
+    optimizer: its HybridOptimizer, whose state is there from the first step on, or after checkpoint.loading.make_state.
+    """
+    found: dict[str, list[Piece]] = {}
+    for name, parameter in model.named_parts():
+        plain, held = model.tied.get(name, name), local_part(model, name, parameter)
+        found[plain] = held.pieces(parameter)
+        for part in () if optimizer is None else optimizer.parts:
+            found |= piece.optimizer_pieces(plain, held, part.state.get(parameter, {}), part)
+    return found
+
+
+@piece.pieces.register(HybridModel)
+def all_pieces(model: HybridModel, optimizer: Any = None) -> State:
+    """What a checkpoint has: these, and buffers, which all ranks hold whole: the bias of a router, say."""
+    buffers = {name: whole(buffer) for stage in piece.unwrap(model)
+               for name, buffer in getattr(stage, "module", stage).named_buffers()}
+    return {**pieces(model, optimizer), **buffers}
+
+
+def gradient_pieces(model: HybridModel) -> dict[str, list[Piece]]:
+    """By name, the pieces of the gradient that this rank holds between forward_backward and the optimiser's step."""
+    parameters, found = dict(model.named_parts()), {}
+    for name, gradient in gradients_here(model).items():
+        held = local_part(model, name, parameters[name])
+        # ZeRO 1 and 2 cut the gradient and not the parameter, ZeRO-3 both.
+        first = None if model.optimizer is None else model.optimizer.first_of(parameters[name])
+        found[model.tied.get(name, name)] = (held.pieces(gradient) if first is None else
+                                             held.place.pieces_of_range(gradient, first))
+    return found
+
+
+@torch.no_grad()
+def gather_whole(found: Mapping[str, Sequence[Piece]]) -> dict[str, Tensor]:
+    """The whole tensors of which all ranks' pieces are boxes, on the host, on every rank. Collective; for small ones.
+    """
+    mine = [(name, piece.shape, piece.offsets, piece.tensor.cpu()) for name, some in found.items() for piece in some]
+    # As objects: pieces have any number and shape, and ranks do not know those of others.
+    everyones: list = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, mine)
+    wholes: dict[str, Tensor] = {}
+    # Of ranks that hold the same numbers, or should, the lowest counts: it comes last.
+    for name, shape, offsets, part in (one for of_rank in reversed(everyones) for one in of_rank):
+        whole = wholes.setdefault(name, torch.empty(shape, dtype=part.dtype, device="cpu"))
+        whole[tuple(slice(a, a + size) for a, size in zip(offsets, part.shape))] = part
+    return dict(sorted(wholes.items()))
+
+
+def placement_of(model: HybridModel, name: str) -> Placement:
+    """Where this rank's part of the parameter, before ZeRO cuts it, lies in the plain model's."""
+    cuts = model.cuts.get(name, [])
+    whole_along = {cut.dim: sum(cut.sections) for cut, _, _ in cuts}
+    shape = tuple(whole_along.get(dim, size) for dim, size in enumerate(model.shapes[name]))
+    placement = Placement.whole(shape)
+    for cut, r, n in cuts:
+        placement = cut_again(placement, Placement.cut(shape, cut.dim, r, n, cut.sections))
+    return placement
+
+
+def cut_again(placement: Placement, other: Placement) -> Placement:
+    """What is left of a whole that is cut along one dimension as `placement` says, along another one as `other` does.
+    """
+    boxes = (TensorRange(tuple(map(sum, zip(a.start, b.start))), tuple(map(min, a.sizes, b.sizes)),
+                 tuple(map(sum, zip(a.offsets, b.offsets)))) for a in placement.boxes for b in other.boxes)
+    return Placement(placement.shape, tuple(boxes))
+
+
+def local_part(model: HybridModel, name: str, parameter: nn.Parameter) -> LocalTensor:
+    """Where this rank's part of the parameter lies, also where ZeRO-3 has cut it."""
+    place = placement_of(model, name)
+    if name not in model.sharded:
+        return LocalTensor(parameter, place)
+    return LocalTensor.shard(parameter, place, model.sharded[name].S,
+                             model.layout.member(*model.kinds[name].averaged).r)
+
+
+def gradients_here(model: HybridModel) -> dict[str, Tensor]:
+    """What this rank has of the gradient, by name: what its optimiser will step on."""
+    if model.optimizer is not None:
+        return model.optimizer.gradients()
+    return {name: parameter.grad for name, parameter in model.named_parts() if parameter.grad is not None}

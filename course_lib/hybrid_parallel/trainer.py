@@ -1,37 +1,143 @@
-"""HybridTrainer: a GPT trained under any layout, on real text, and what each step took.
+"""HybridTrainer: a GPT trained under any layout, on real text, and what is worth knowing of each step.
 
     B rows a step, of all ranks      T tokens in a row      m micro-batches
 
 Step i learns from batches(i, rank of dp, size of dp): a pure function of the step, so that every rank of a model reads
 the same rows, every layout the same batch, and a run that goes on at step i what it would have read without a break.
+
+What is sent along each axis, and held, is counted in one step, since counting slows it down; every further step has the
+same.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.flops import step_flops
+from course_lib.costs.flops import step_flops, utilisation
+from course_lib.facts import reported_as
 from course_lib.groups.exchange import fingerprint
-from course_lib.hybrid_parallel import metrics
-from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.hybrid_parallel.learning_rate import LearningRate
-from course_lib.hybrid_parallel.metrics import StepMetrics
-from course_lib.hybrid_parallel.norms import clip_grad_norm_
-from course_lib.hybrid_parallel.optimizer import HybridOptimizer
-from course_lib.hybrid_parallel.parallelize import parallelize
-from course_lib.hybrid_parallel.report import TrainingReport
+from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
+from course_lib.hybrid_parallel.optimizer import HybridOptimizer, LearningRate, clip_grad_norm_
+from course_lib.hybrid_parallel.parallelize import parallelize, require_dividing
+from course_lib.pictures.drawn import Drawn
+from course_lib.pictures.palette import BLUE, INK, ORANGE, TEAL
+from course_lib.pictures.units import human_bytes
 from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.training import progress_bar
 from course_lib.runtime import device, record_communication, record_memory, seconds
+from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, whole
 from course_lib.why_distribute import shape_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 COUNTED_STEP = 1  # of those a trainer takes: the first one sends shapes besides, which later ones know
+AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step. `tokens` are those of the whole batch; mfu is None where the device's peak is not known.
+
+    bytes_by_axis: what all ranks sent, and memory_by_kind: the most that any rank held of each kind; None but in the
+    one step where they are counted.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    step_s: float
+    tokens: int
+    mfu: float | None
+    bytes_by_axis: dict[str, int] | None = None
+    memory_by_kind: dict[str, int] | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all ranks together, a second."""
+        return self.tokens / self.step_s
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingReport(Drawn):
+    """The steps of a run of `world_size` ranks under `layout`, in order."""
+
+    layout: str
+    world_size: int
+    steps: tuple[StepMetrics, ...]
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step, in nats per token."""
+        return [step.loss for step in self.steps]
+
+    @property
+    def bytes_by_axis(self) -> dict[str, int]:
+        """What all ranks sent in a step. Empty for a run of one step, in which nothing was counted."""
+        return next((step.bytes_by_axis for step in self.steps if step.bytes_by_axis is not None), {})
+
+    @property
+    def memory_by_kind(self) -> dict[str, int]:
+        """The most that any rank held of each kind."""
+        return next((step.memory_by_kind for step in self.steps if step.memory_by_kind is not None), {})
+
+    @property
+    def step_s(self) -> float:
+        """The median of the steps in which nothing was counted, without the first one."""
+        # Counting slows a step down, and the first step sets up what later ones find.
+        plain = [step.step_s for step in self.steps[1:] if step.bytes_by_axis is None] or \
+            [step.step_s for step in self.steps]
+        return sorted(plain)[len(plain) // 2]
+
+    def finding(self) -> str:
+        """Layout, ranks, steps and bytes sent along each axis, in one line without times."""
+        ranks = f"{self.world_size} rank{'s' * (self.world_size > 1)}"
+        sent = ", ".join(f"{axis} {sent:,}" for axis, sent in self.bytes_by_axis.items())
+        return f"TrainingReport: {self.layout} on {ranks}, {len(self.steps)} steps" + (
+            f"; bytes sent in a step: {sent}" if sent else "")
+
+    def alternative(self) -> str:
+        """What the picture shows, for who does not see it."""
+        return f"{self.finding()}. {self._headline()}"
+
+    def _headline(self) -> str:
+        fell = f"from {self.losses[0]:.2f} to {self.losses[-1]:.2f}"
+        return f"The loss went {fell} in {len(self.steps)} steps, under {self.layout}"
+
+    def png(self) -> bytes:
+        """Three panels: loss over steps, bytes sent by axis, bytes held by kind."""
+        from matplotlib.ticker import MaxNLocator  # matplotlib only when drawn
+
+        from course_lib.pictures.painter import new_figure, quiet, to_png
+
+        figure = new_figure(3.4, self._headline(),
+                            f"{self.steps[0].tokens:,} tokens per step on {self.world_size} ranks")
+        loss, sent, held = figure.subplots(1, 3, width_ratios=(2, 1, 1))
+        few = len(self.steps) <= 20  # then each step is seen
+        loss.plot([step.step for step in self.steps], self.losses, color=BLUE, marker="o" if few else None, ms=4)
+        loss.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+        loss.set_xlabel("step", fontsize=9, color=INK)
+        loss.set_ylabel("loss (nats per token)", fontsize=9, color=INK)
+        quiet(loss)
+        bars(sent, self.bytes_by_axis, ORANGE, "sent per step, all ranks")
+        bars(held, {kind.replace("_", " "): size for kind, size in self.memory_by_kind.items()}, TEAL,
+             "held at most by a rank")
+        return to_png(figure)
+
+    def save(self, path: Path | str) -> None:
+        """Write the picture to `path`, as PNG."""
+        Path(path).write_bytes(self.png())
 
 
 class HybridTrainer:
@@ -70,7 +176,7 @@ class HybridTrainer:
         # beta2 = 0.95: as reference.train
         self.optimizer = HybridOptimizer(self.model, torch.optim.AdamW, lr=self.learning_rate(0), betas=(0.9, 0.95),
                                          weight_decay=weight_decay)
-        self.peak_flops_per_s = metrics.peak_of_device(PRECISIONS[precision] or torch.float32)
+        self.peak_flops_per_s = peak_of_device(PRECISIONS[precision] or torch.float32)
         # What is dropped: the same on ranks of tp, which hold the same activations, and drawn anew elsewhere
         where = layout.coordinates(dist.get_rank())
         torch.manual_seed(fingerprint(f"{seed} {where['dp']} {where['cp']} {where['pp']}") % 2**32)
@@ -98,10 +204,10 @@ class HybridTrainer:
         if loss != loss or loss in (float("inf"), -float("inf")):
             raise FloatingPointError(f"the loss is {loss} at step {self.step_number}: often the learning rate is too "
                                      f"high; it was {rate:g}")
-        by_axis, by_kind = (self._gather_counts(metrics.bytes_by_axis(sent, self.layout), held.peak_by_kind)
+        by_axis, by_kind = (self._gather_counts(bytes_by_axis(sent, self.layout), held.peak_by_kind)
                             if counts else (None, None))
         done = StepMetrics(self.step_number, loss, norm, rate, step_s, self.batch_size * self.config.sequence_length,
-                           metrics.mfu(self.flops, step_s, self.layout.world_size, self.peak_flops_per_s), by_axis,
+                           mfu(self.flops, step_s, self.layout.world_size, self.peak_flops_per_s), by_axis,
                            by_kind)
         self.step_number, self.num_steps = self.step_number + 1, self.num_steps + 1
         return done
@@ -117,7 +223,7 @@ class HybridTrainer:
     def _gather_counts(self, sent: dict, held: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         everyones: list = [None] * self.layout.world_size
         dist.all_gather_object(everyones, (sent, held))
-        return (metrics.sum_by_axis([sent for sent, _ in everyones]),
+        return (sum_by_axis([sent for sent, _ in everyones]),
                 {kind: max(held[kind] for _, held in everyones) for kind in held})
 
     def train(self, num_steps: int, *, metrics_file: Path | str | None = None, progress: bool = True,
@@ -133,7 +239,7 @@ class HybridTrainer:
             for _ in range(num_steps):
                 steps.append(self.step())
                 if first and metrics_file is not None:
-                    metrics.write_line(metrics_file, steps[-1])
+                    write_line(metrics_file, steps[-1])
                 if after_step is not None:
                     after_step(self)
                 bar.set_postfix(loss=f"{steps[-1].loss:.3f}", refresh=False)
@@ -141,8 +247,81 @@ class HybridTrainer:
         return TrainingReport(str(self.layout), self.layout.world_size, tuple(steps))
 
 
-def require_dividing(batch_size: int, dp: int, num_microbatches: int) -> None:
-    """ValueError unless dp replicas with so many micro-batches each divide the batch evenly."""
-    if batch_size < 1 or num_microbatches < 1 or batch_size % (dp * num_microbatches):
-        raise ValueError(f"batch_size={batch_size} with dp={dp} and num_microbatches={num_microbatches}: expected a "
-                         f"multiple of {dp * num_microbatches}, so that all micro-batches have as many rows")
+def write_line(path: Path | str, metrics: StepMetrics) -> None:
+    """Append the step as a line of JSON to `path`."""
+    with open(path, "a", encoding="utf-8") as lines:
+        lines.write(json.dumps({**asdict(metrics), "tokens_per_s": metrics.tokens_per_s}) + "\n")
+
+
+# Bytes
+
+def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, int | Fraction]:
+    """What the ranks of `log` sent, by the axis of their group: "tp", "dp+cp" for both, "world" and so on."""
+    alike: dict[tuple, list[CommunicationEvent]] = {}
+    for event in log.events:
+        if event.sent_bytes:
+            alike.setdefault((event.rank, event.op == "all_to_all", event.group), []).append(event)
+    found: dict[str, int | Fraction] = {}
+    # A step has thousands of events and a few groups: the axis is looked up once for each group.
+    for events in alike.values():
+        axis = axis_of(events[0], layout)
+        found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
+    return found
+
+
+def axis_of(event: CommunicationEvent, layout: ParallelLayout) -> str:
+    """Groups of several axes may be the same ranks: then the first of AXES_BY_NAME, and ep or etp for an all-to-all.
+
+    "dp+cp+tp" are all ranks of a stage, among which experts' choices are counted.
+    """
+    ranks, dealt_out = list(event.group), layout.ep * layout.etp > 1
+    by_experts = (("ep",), ("etp",)) if event.op == "all_to_all" and dealt_out else ()
+    for axes in (*by_experts, *AXES_BY_NAME, *([("edp",)] if dealt_out else [])):
+        if layout.group_of(event.rank, *axes) == ranks:
+            return "+".join(axes)
+    return "dp+cp+tp" if layout.pp > 1 and layout.group_of(event.rank, *PLANE) == ranks else "world"
+
+
+def sum_by_axis(of_ranks: list[Mapping[str, int | Fraction]]) -> dict[str, int]:
+    """The sum over the ranks, axis by axis."""
+    totals: dict[str, Fraction] = {}
+    for of_rank in of_ranks:
+        for axis, sent in of_rank.items():
+            totals[axis] = totals.get(axis, Fraction(0)) + Fraction(sent)
+    return {axis: round(totals[axis]) for axis in sorted(totals)}
+
+
+# Speed
+
+def mfu(flops: int, step_s: float, world_size: int, peak_flops_per_s: float | None) -> float | None:
+    """The share of the peak that the model's FLOPs reach; None where the device's peak is not known."""
+    return None if peak_flops_per_s is None else utilisation(flops, step_s, world_size, peak_flops_per_s)
+
+
+def peak_of_device(dtype: torch.dtype) -> float | None:
+    """FLOP/s of this rank's device in `dtype`: on a data sheet, or on a CPU those of the fastest of a few products.
+
+    On a CPU all ranks measure at the same time, as they will compute; so it is the share that each gets. None for a GPU
+    that facts does not know.
+    """
+    here = device()
+    if here.type == "cpu":
+        # Large enough to reach the peak, small enough to take milliseconds on each start.
+        a = torch.ones(256, 256, dtype=dtype, device="cpu")
+        return 2 * len(a)**3 / min(seconds(torch.mm, a, a) for _ in range(4))
+    known = reported_as(torch.get_device_module(here).get_device_name(here))
+    number_format = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
+    return known.peak_flops_per_s(number_format) if known else None
+
+
+def bars(axes: "Axes", sizes: dict[str, int], colour: str, title: str) -> None:
+    """A horizontal bar for each size above 0, its bytes written behind it."""
+    from course_lib.pictures.painter import quiet
+
+    shown = {name: size for name, size in sizes.items() if size}
+    drawn = axes.barh(list(shown)[::-1], list(shown.values())[::-1], color=colour)
+    axes.bar_label(drawn, [human_bytes(size) for size in list(shown.values())[::-1]], padding=3, fontsize=8)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_xlim(0, 1.5 * max(shown.values(), default=1))
+    axes.set_xticks([])
+    quiet(axes)

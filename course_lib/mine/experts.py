@@ -1,5 +1,6 @@
 """The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
 
+import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -12,9 +13,10 @@ from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.layer import moe_layers
 from course_lib.expert_parallel.routing import Routing
 from course_lib.groups.membership import Group, Member, member
-from course_lib.hybrid_parallel import experts as hybrid_experts
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
+
+parallelizing = importlib.import_module("course_lib.hybrid_parallel.parallelize")  # a function has this name, too
 
 # 8.1: for routers of sigmoids whose weights add up to 1
 
@@ -108,7 +110,7 @@ class RoundTrip:
 
 def balance(book: Book) -> Iterator[Place]:
     """The place of 8.4: the loss that evens out experts, where it is the exercise's."""
-    course = hybrid_experts.auxiliary_loss
+    course = parallelizing.auxiliary_loss
 
     def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group: Group = None) -> Tensor:
         layers, me = moe_layers(model), member(group)
@@ -117,4 +119,4 @@ def balance(book: Book) -> Iterator[Place]:
             return course(model, balance, z, group)
         return sum(balance * book.of("8.4", me)(each.last_routing().logits, each.router.k) for each in layers)
 
-    yield Place(hybrid_experts, "auxiliary_loss", auxiliary_loss)
+    yield Place(parallelizing, "auxiliary_loss", auxiliary_loss)

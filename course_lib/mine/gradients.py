@@ -16,8 +16,7 @@ from course_lib.groups.gradients import clip, pack, unpack, unpack_into
 from course_lib.groups.membership import Group, Member, member
 from course_lib.hybrid_parallel import kinds, trainer
 from course_lib.hybrid_parallel.kinds import EXPERTS, Kind
-from course_lib.hybrid_parallel.model import HybridModel
-from course_lib.hybrid_parallel.norms import gradients_here
+from course_lib.hybrid_parallel.model import HybridModel, gradients_here
 from course_lib.mine.book import Book
 from course_lib.mine.replaced import Place
 

@@ -3,10 +3,8 @@
     python -m course_lib.train --layout dp2,pp2,tp2 --steps 50
     torchrun --nproc-per-node 8 -m course_lib.train --layout dp2,pp2,tp2 --steps 50
 
-    arguments.py   what can be asked for
-    checks.py      what is refused in one line, before a rank starts
+    arguments.py   what can be asked for, and what is refused in one line, before a rank starts
     run.py         what every rank does
-    experts.py     a mixture of experts in the place of each MLP
     results.py     inspect, evaluate, sample, export: what a checkpoint is good for
 """
 

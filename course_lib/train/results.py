@@ -16,15 +16,14 @@ from torch import Tensor
 from course_lib import checkpoint
 from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.checkpoint.loading import optimizer_names
-from course_lib.checkpoint.random_state import PREFIX
+from course_lib.checkpoint.piece import PREFIX
 from course_lib.command_line import Parser, above_zero, whole
 from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.text import held_out_rows, load_text
 from course_lib.reference.training import evaluate as evaluate_alone
 from course_lib.runtime import RankFailed, launch
-from course_lib.train.arguments import PROGRAM
-from course_lib.train.experts import make_model
+from course_lib.train.arguments import PROGRAM, make_model
 
 ROWS = 64
 

@@ -3,12 +3,15 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from course_lib import checkpoint
+from course_lib.expert_parallel import BiasBalancer, moe_layers
 from course_lib.hybrid_parallel import (
     HybridTrainer,
     LearningRate,
@@ -21,9 +24,7 @@ from course_lib.hybrid_parallel import (
 from course_lib.reference.text import load_text
 from course_lib.runtime import RankFailed, launch
 from course_lib.train import results
-from course_lib.train.arguments import parser
-from course_lib.train.checks import check, config_of, learning_rate_of
-from course_lib.train.experts import Balancer, describe_experts, make_model
+from course_lib.train.arguments import check, config_of, describe_experts, learning_rate_of, make_model, parser
 
 DAY_S = 24 * 3600.0
 
@@ -80,6 +81,27 @@ def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) 
             function(trainer)
 
     return after_step
+
+
+class Balancer:
+    """--balance bias: to be called after each step, before it is saved. Nothing for the other ways."""
+
+    def __init__(self, trainer: HybridTrainer, experts: Mapping[str, Any] | None) -> None:
+        here = experts is not None and experts["balance"] == "bias" and has_experts(trainer.model)
+        everyones = trainer.layout.member("dp", "cp", "tp")  # ranks of tp that count the same tokens change no sign
+        self.balancer = BiasBalancer(trainer.model, experts["weight"], everyones) if here else None
+
+    def __call__(self, trainer: HybridTrainer) -> None:
+        if self.balancer is not None:
+            self.balancer.step()
+
+
+def has_experts(model: nn.Module) -> bool:
+    """Whether this rank's stage has layers with experts."""
+    try:
+        return bool(moe_layers(model))
+    except ValueError:  # a stage with no block
+        return False
 
 
 def describe_resume(loaded: checkpoint.Loaded | None, folder: Path) -> str:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.chaos import NOBODY, Kill
+from course_lib.checkpoint.accidents import NOBODY, Kill
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.expert_parallel import SINGLE, moe_gpt, moe_layers
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run

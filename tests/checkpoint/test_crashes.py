@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from course_lib import checkpoint
-from course_lib.checkpoint.chaos import Kill, draw_kills, dying_at, survive
+from course_lib.checkpoint.accidents import Kill, draw_kills, dying_at, survive
 from course_lib.checkpoint.folders import problems_of, read_manifest
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run
 from course_lib.reference import GPT, GPTConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint import safetensors
+from course_lib.checkpoint import export
 from course_lib.reference import GPT
 from course_lib.runtime import launch
 from tests.checkpoint import runs
@@ -102,9 +102,9 @@ def test_safetensors_go_out_and_come_in(saved, tmp_path):
 def test_our_safetensors_are_everybodys(tmp_path):
     theirs = pytest.importorskip("safetensors.torch")
     contiguous = {name: tensor.contiguous() for name, tensor in MIXED.items()}
-    safetensors.write_file(tmp_path / "ours", MIXED, {"format": "pt"})
+    export.write_file(tmp_path / "ours", MIXED, {"format": "pt"})
     theirs.save_file(contiguous, tmp_path / "theirs")
-    for read in (theirs.load_file(tmp_path / "ours"), safetensors.read_file(tmp_path / "theirs")):
+    for read in (theirs.load_file(tmp_path / "ours"), export.read_file(tmp_path / "theirs")):
         assert read.keys() == MIXED.keys()
         for name, tensor in contiguous.items():
             assert read[name].dtype == tensor.dtype and read[name].shape == tensor.shape
@@ -115,7 +115,7 @@ def test_our_safetensors_are_everybodys(tmp_path):
                          ids=["the length", "the last number", "another file"])
 def test_a_safetensors_file_that_is_cut_short_is_refused_by_name(tmp_path, cut):
     file = tmp_path / "model.safetensors"
-    safetensors.write_file(file, {"a": torch.arange(5.0)})
+    export.write_file(file, {"a": torch.arange(5.0)})
     file.write_bytes(cut(file.read_bytes()))
     with pytest.raises(ValueError, match=r"model\.safetensors is no whole safetensors file"):
-        safetensors.read_file(file)
+        export.read_file(file)

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from course_lib.checkpoint import hangs
+from course_lib.checkpoint import accidents
 from course_lib.runtime import Deadlock, launch
 
 RAISES = """
@@ -22,7 +22,7 @@ main()
 
 
 def leave_one_out(folder):
-    hangs.write_later(folder)
+    accidents.write_later(folder)
     for step in range(3):
         if dist.get_rank() != 1 or step != 1:
             dist.all_reduce(torch.ones(7))
@@ -32,7 +32,7 @@ def leave_one_out(folder):
 def test_flight_recorder_names_the_rank_and_the_collective_that_it_has_not_called(tmp_path):
     with pytest.raises(Deadlock, match="number 3 of this launch, and rank 1 has called it only 2"):
         launch(leave_one_out, tmp_path, world_size=3)
-    lines = hangs.compare_traces(tmp_path)
+    lines = accidents.compare_traces(tmp_path)
     for line in ("Not all ranks joining collective, sequence number: 3", "missing ranks: {1}", "input sizes: [[7]]",
                  "collective: gloo:all_reduce"):
         assert line in lines
@@ -41,8 +41,8 @@ def test_flight_recorder_names_the_rank_and_the_collective_that_it_has_not_calle
 
 
 def test_the_message_of_the_rank_that_raised_is_read_back_and_other_errors_go_up(tmp_path):
-    assert hangs.first_error(RAISES) == "ValueError: no text"
-    for call, said in ((lambda: hangs.compare_traces(tmp_path / "nothing"), "fr_trace"),
-                       (lambda: hangs.first_error("", num_ranks=1), "ended with 0 and left no error")):
+    assert accidents.first_error(RAISES) == "ValueError: no text"
+    for call, said in ((lambda: accidents.compare_traces(tmp_path / "nothing"), "fr_trace"),
+                       (lambda: accidents.first_error("", num_ranks=1), "ended with 0 and left no error")):
         with pytest.raises(ValueError, match=said):
             call()

@@ -11,7 +11,7 @@ import torch
 
 from course_lib import checkpoint
 from course_lib.checkpoint import folders
-from course_lib.checkpoint.runs import Lock
+from course_lib.checkpoint.folders import Lock
 from course_lib.hybrid_parallel import LearningRate, resume_run, save_run
 from course_lib.runtime import launch
 from tests.checkpoint import runs

@@ -6,8 +6,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.checkpoint.models import pieces
-from course_lib.checkpoint.replicas import (
+from course_lib.checkpoint.accidents import (
     checksum,
     find_corruption,
     find_outliers,
@@ -17,6 +16,7 @@ from course_lib.checkpoint.replicas import (
     local_norm,
     repeat_elsewhere,
 )
+from course_lib.checkpoint.piece import pieces
 from course_lib.reference import batches
 from course_lib.runtime import launch
 from tests.checkpoint import runs

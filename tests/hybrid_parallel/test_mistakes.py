@@ -11,7 +11,7 @@ import torch.distributed as dist
 from course_lib.groups.gradients import total_norm
 from course_lib.groups.membership import member
 from course_lib.hybrid_parallel import clip_grad_norm_, gather_whole, gradient_pieces, kinds, reduce_gradients
-from course_lib.hybrid_parallel.norms import gradients_here
+from course_lib.hybrid_parallel.model import gradients_here
 from course_lib.runtime import launch
 from tests.hybrid_parallel.cases import alone, batch, laid_out, off_by_name
 
@@ -67,7 +67,7 @@ MISTAKES = [
     (2, replaced, "hybrid_parallel.parallelize", "mean_loss", half_of, "cp2", {}),
     # what sums norms over tp in backward; the router's gradient, of a part of the tokens; experts' averages over edp
     (2, replaced, "tensor_parallel.parallelize", "share_parameters", nothing, "tp2", SP),
-    (4, replaced, "hybrid_parallel.experts", "share_parameters", nothing, "dp2,tp2,ep4", {}, 12),
+    (4, replaced, "hybrid_parallel.parallelize", "share_parameters", nothing, "dp2,tp2,ep4", {}, 12),
     (4, replaced, "hybrid_parallel.model", "scale_gradients", nothing, "dp2,tp2,ep4", {}, 12)]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from course_lib.expert_parallel import SINGLE, moe_gpt
 from course_lib.facts import Shape
-from course_lib.hybrid_parallel.dry_run import require_trainable
+from course_lib.hybrid_parallel.parallelize import require_trainable
 from course_lib.pipeline_parallel.schedules import interleaved_1f1b
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import Estimate

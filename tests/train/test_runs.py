@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.safetensors import read_file
+from course_lib.checkpoint.export import read_file
 from course_lib.hybrid_parallel import LearningRate
 from course_lib.train import main
 from course_lib.train.results import plain_model

@@ -10,8 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
 from course_lib import checkpoint, data_parallel, pipeline_parallel, zero
-from course_lib.checkpoint.models import pieces
-from course_lib.checkpoint.replicas import find_corruption
+from course_lib.checkpoint.accidents import find_corruption
+from course_lib.checkpoint.piece import pieces
 from course_lib.runtime import device
 from tests.pretend.trials.register import adamw, drawn, gpt, loss_of, mine, train, trial
 
