@@ -66,7 +66,8 @@ found = []
 for module in pkgutil.iter_modules(widgets.__path__, "course_lib.widgets."):
     if not module.name.endswith("_picture"):
         found += vars(importlib.import_module(module.name)).values()
-kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Explorable) and kind.controls}
+kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Explorable)
+         and kind.__name__ in widgets.__all__ and kind is not Explorable}
 assert kinds
 print([kind.__name__ for kind in kinds if not (kind().frames and kind().sentence())])
 guess = widgets.predict("How many?", unit="bytes")

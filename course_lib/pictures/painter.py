@@ -6,16 +6,18 @@ One kind of figure for every picture, without pyplot, whose state belongs to the
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Polygon, Rectangle
+from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 
-from course_lib.pictures.palette import INK, ROLES, mix, on_white
+from course_lib.pictures.palette import INK, ROLES, mix, on_white, rank_colour
 from course_lib.pictures.scene import Mark, Scene
 
 WIDTH_IN, DPI, TITLE_IN = 9.0, 110, 0.55  # about the width of a notebook cell's output
@@ -59,6 +61,7 @@ HEAD = ((11.0, "bold", "ink", 92), (9.0, "normal", "quiet", 120), (9.0, "normal"
 LINE = 1.35  # of a letter's size
 ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 DASHES = (0, (3, 2))
+HEAD_LONG, HEAD_WIDE = 10, 8.5  # of an arrow, in units of the scene, as painter.js has them
 
 
 def paint(scene: Scene) -> Figure:
@@ -83,6 +86,25 @@ def paint(scene: Scene) -> Figure:
     return figure
 
 
+def add_shares(axes: Axes, mark: Mark, zorder: float) -> None:
+    """A band for each rank whose share is in the sum."""
+    x, y, wide, tall = mark.at
+    tall /= len(mark.shares) or 1
+    for rank, share in enumerate(mark.shares):
+        if share == "1":
+            axes.add_patch(Rectangle((x + 0.1 * wide, y + (rank + 0.12) * tall), 0.8 * wide, 0.76 * tall, lw=0,
+                                     facecolor=rank_colour(rank), zorder=zorder))
+
+
+def head_of(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The corners of the head of an arrow."""
+    (before_x, before_y), (x, y) = points[-2:]
+    far = math.hypot(x - before_x, y - before_y)
+    dx, dy = (x - before_x) / far, (y - before_y) / far
+    back_x, back_y = x - HEAD_LONG * dx, y - HEAD_LONG * dy
+    return [(x, y), *((back_x - side * dy, back_y + side * dx) for side in (HEAD_WIDE / 2, -HEAD_WIDE / 2))]
+
+
 def add(axes: Axes, mark: Mark, points: float, order: int) -> None:
     """Put one mark on the axes; `points` are points of type per unit of the scene, `order` what lies above what."""
     look = ROLES[mark.role]
@@ -93,6 +115,12 @@ def add(axes: Axes, mark: Mark, points: float, order: int) -> None:
         x, y, wide, tall = mark.at
         artist = Rectangle((x, y), wide, tall, facecolor=fill, edgecolor=stroke, lw=0 if look.striped else width,
                            hatch="////" if look.striped else None, ls=DASHES if look.dashed else "-")
+        add_shares(axes, mark, 2 + 1e-4 * (order + 0.5))
+    elif mark.kind == "curve":
+        points = list(zip(mark.at[::2], mark.at[1::2]))
+        artist = PathPatch(Path(points, [Path.MOVETO] + 3 * [Path.CURVE4]), fill=False, edgecolor=stroke, lw=width)
+        if look.head:
+            axes.add_patch(Polygon(head_of(points), facecolor=stroke, lw=0, zorder=2 + 1e-4 * order))
     elif mark.kind == "line":
         x1, y1, x2, y2 = mark.at
         artist = Line2D((x1, x2), (y1, y2), color=stroke, lw=width, ls=DASHES if look.dashed else "-")

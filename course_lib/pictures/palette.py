@@ -61,7 +61,8 @@ class Role:
     """The look of rectangles, lines and texts of one role. Lengths are in the scene's units.
 
     fill: of rectangles and letters. stroke, stroke_width, dashed: of outlines and lines; with `striped` the stroke is
-    that of stripes inside. size, bold: of letters; `halo` keeps what lies behind them away.
+    that of stripes inside; a curve with `head` ends in one of an arrow. size, bold: of letters; `halo` keeps what lies
+    behind them away.
     """
 
     fill: str = "none"
@@ -69,6 +70,7 @@ class Role:
     stroke_width: float = 0.0
     dashed: bool = False
     striped: bool = False
+    head: bool = False
     size: float = 0.0
     bold: bool = False
     halo: bool = False
@@ -96,12 +98,20 @@ ROLES = {
     "on the host": Role("hollow", "other", 1.6, striped=True), "room": Role("room"), "spare": Role("hollow"),
     # what belongs to a rank, or to an expert
     **{f"rank {rank}": box(colour) for rank, colour in enumerate(RANK_COLOURS)},
-    # bars beside one another
-    "present": Role("accent"), "other": Role("other"),
+    **{f"buffer of rank {rank}": Role("paper", colour, 2.5) for rank, colour in enumerate(RANK_COLOURS)},
+    # a place in a buffer, one with nothing in it, and what has just arrived
+    "cell": Role("paper", "line", 1.0), "empty": Role("hollow", "line", 1.0), "arrived": Role("paper", "ink", 2.0),
+    **{f"rank {rank} arrived": Role(colour, "ink", 2.0) for rank, colour in enumerate(RANK_COLOURS)},
+    # bars beside one another, and more than there had to be
+    "present": Role("accent"), "other": Role("other"), "trough": Role("trough"),
+    "too much": Role("alarm"), "too much of other": Role("pale-alarm"),
     # lines
     "axis": Role(stroke="line", stroke_width=1.4), "limit": Role(stroke="alarm", stroke_width=2.0),
     "bound": Role(stroke="ink", stroke_width=1.2, dashed=True),
+    "way": Role(), "track": Role(stroke="quiet", stroke_width=1.2, head=True),
+    "arrow": Role(stroke="ink", stroke_width=1.4, head=True),
     # words
+    "title": words("ink", 21, bold=True),
     "label": words("ink"), "small": words("ink", 11.5), "strong": words("ink", 11.5, bold=True),
     "verdict": words("ink", 12, bold=True, halo=True), "refusal": words("alarm", 12, halo=True),
     "quiet": words("quiet", 11.5), "finding": words("alarm", 12, bold=True), "alarm": words("alarm", 11.5),
@@ -136,9 +146,10 @@ def style_sheet(scope: str, in_dark: str) -> str:
 
 
 def for_javascript() -> dict[str, dict[str, str | float]]:
-    """What painter.js has to know of each role beyond its class: the fill that a tint lightens, and the stripes."""
+    """What painter.js has to know of each role beyond its class: the fill that a tint lightens, stripes and heads."""
     return {name: {"class": css_class(name), "fill": css(role.fill),
-                   **({"stripes": css(role.stroke), "stripesWidth": role.stroke_width} if role.striped else {})}
+                   **({"stripes": css(role.stroke), "stripesWidth": role.stroke_width} if role.striped else {}),
+                   **({"head": css(role.stroke)} if role.head else {})}
             for name, role in ROLES.items()}
 
 

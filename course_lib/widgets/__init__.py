@@ -1,19 +1,17 @@
 """What a notebook shows and the reader moves. The names of course_lib/plots, which nobody moves, can be had here, too.
 
-    base.py                 Explorable: a widget with a static picture and a sentence for where no browser is;
-                            SceneExplorable: one whose picture is a Scene of course_lib.pictures
-    controls.py, .js        its controls, as data: each choice has its words and the parameters that it sets
-    scene_widget.js         all else that a widget with a scene needs in the browser
+    base.py                 Explorable: a widget whose picture is a Scene of course_lib.pictures, with a static picture
+                            and a sentence for where no browser is; SteppedExplorable: one whose steps play
+    scene_widget.js         a widget with a scene in the browser; controls.js: its controls and its picture
     explorable.js, .css     what all of their JavaScript stands on
     prediction.py, .js      predict: a question whose answer the reader locks before it is measured
     which_wire.py           WhichWire: two nodes, and which of their wires a group of ranks uses for a collective
-    ring.py, ring.js        RingAllReduce: one all-reduce around the ring, chunk by chunk
+    ring.py                 RingAllReduce: one all-reduce around the ring, chunk by chunk
     fits_or_not.py          FitsOrNot: a model's training memory against the devices', days and dollars
-    collective_explorer.py, .js  CollectiveExplorer: every collective as a grid of ranks and chunks
+    collective_explorer.py  CollectiveExplorer: every collective as a grid of ranks and chunks
     bucket_overlap.py       BucketOverlap: how much communication is hidden behind backward
     stragglers.py           Stragglers: one slow rank, and who waits for it
-    pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time;
-                            pipeline_scene.py draws it
+    pipeline_schedule.py, .js  PipelineSchedule: a pipeline schedule, chosen or placed by hand, with its idle time
     activation_memory.py    ActivationMemory: what one layer keeps for its backward pass, term by term, on each rank
     ring_attention_steps.py RingAttentionSteps: whose keys and values a rank has in each step, and what it computes
     matrix_cut.py           MatrixCut: two matrices cut over ranks, by columns or rows: who holds and sends what
@@ -21,7 +19,6 @@
     expert_load.py          ExpertLoad: experts' shares of the tokens while a router trains, balanced or not
     mesh_explorer.py        MeshExplorer: 64 ranks on eight nodes, who talks to whom along each axis, over which link
     layout_planner.py       LayoutPlanner: a published run under any layout: memory, time by cause, MFU, money
-    planned_layout.py       what it plans: the run, its choices, the estimate beside what was published
     team_view.py            TeamView: what each rank of a team holds, and in which elements a tensor differs
     zero_memory.py          ZeroMemory: what one of N devices holds at each ZeRO stage, and which GPU has room for it
 

@@ -10,8 +10,7 @@ from course_lib import facts
 from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend, round_ticks
 from course_lib.pictures.units import BYTES_IN, gigabytes, human_bytes
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider
 
 MODELS = ("GPT-3", "Megatron-Turing NLG", "Llama 2 7B", "Llama 3 8B", "Llama 3 70B", "Llama 3 405B")
 SPLITS: dict[str, tuple[int, bool]] = {  # -> ranks of tensor parallelism, sequence parallelism
@@ -100,9 +99,10 @@ def comparison_rows(model: str, tokens: int, split: str, recompute: str) -> tupl
 LEFT, RIGHT, TOP, ROW = 230, 745, 8, 19
 
 
-def scene_of(shown: Layer) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """A bar for each term, what nothing split would keep behind it; below, the ways beside one another."""
-    sheet, longest = Sheet(), max(term.num_bytes for term in shown.terms)
+    sheet, shown = Sheet(), layer(**settings)
+    longest = max(term.num_bytes for term in shown.terms)
     unit, bottom = (RIGHT - LEFT) / longest, TOP + len(shown.terms) * ROW
     for number, term in enumerate(shown.terms):
         add_term(sheet, term, TOP + number * ROW, unit)
@@ -117,12 +117,9 @@ def scene_of(shown: Layer) -> Scene:
     bars(sheet, LEFT, RIGHT, bottom + 94, ROW, rows)
     finding, detail = texts(shown)
     asked = f"{shown.model}, {shown.tokens:,} tokens, {shown.split}, {KEPT[shown.recompute]}"
-    return Scene(
-        key=f"{shown.model} s={shown.tokens} {shown.split} {shown.recompute}", asked=asked, headline=finding,
-        detail=detail, sentence=f"ActivationMemory, {asked}: {finding}; {detail}",
-        alternative=f"{finding}. {detail}. Terms: " + "; ".join(
-            f"{term.name} {human_bytes(term.kept)}" for term in shown.terms),
-        height=bottom + 94 + ROW * len(rows) + 8, marks=tuple(sheet.marks))
+    terms = "; ".join(f"{term.name} {human_bytes(term.kept)}" for term in shown.terms)
+    return sheet.scene("ActivationMemory", f"{shown.model} s={shown.tokens} {shown.split} {shown.recompute}", asked,
+                       finding, detail, bottom + 94 + ROW * len(rows) + 8, f"Terms: {terms}")
 
 
 def add_term(sheet: Sheet, term: LayerTerm, y: float, unit: float) -> None:
@@ -151,7 +148,7 @@ def texts(shown: Layer) -> tuple[str, str]:
     return finding, f"{core}; {gigabytes(shown.total * layers)} in {layers} layers, of one row in 16 bits"
 
 
-class ActivationMemory(SceneExplorable):
+class ActivationMemory(Explorable, draw=scene_of):
     """What one layer of `model` keeps for one row of `tokens`: by `split`, a name of SPLITS, and `recompute`, "none",
     "selective" (attention's s x s matrices are recomputed, or never stored) or "full"."""
 
@@ -159,7 +156,6 @@ class ActivationMemory(SceneExplorable):
     tokens = WholeNumber(2048, 1, LONGEST)
     split = OneOf("nothing split", SPLITS)
     recompute = OneOf("none", RECOMPUTE)
-    controls = ("model", "tokens", "split", "recompute")
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
@@ -167,7 +163,3 @@ class ActivationMemory(SceneExplorable):
                 slider("tokens", "tokens", LENGTHS, settings["tokens"], "{:,}".format),
                 chooser("split", "split", SPLITS),
                 chooser("memory", "recompute", RECOMPUTE, KEPT.__getitem__)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(layer(**settings))

@@ -1,28 +1,27 @@
 """Explorable: a widget that Python computes and the browser draws, with a picture and a sentence for everywhere else.
 
-A widget has traits for what the reader may set, and `controls` names those whose change makes a new picture. Most
-pictures are a Scene of course_lib.pictures, which is drawn once, in Python, and painted by painter.js and painter.py:
+A widget has Settings, which its reader may move, and a Scene of course_lib.pictures, which is drawn once, in Python,
+and painted by painter.js and painter.py:
 
-    class Doubler(SceneExplorable):
+    def scene_of(num): return sheet.scene(...)
+
+    class Doubler(Explorable, draw=scene_of):
         num = WholeNumber(1, 1, 9)
-        controls = ("num",)
-
-        @classmethod
-        def draw(cls, settings): return Scene(...)  # settings: {"num": 1}
 
         @classmethod
         def list_controls(cls, settings): return [slider("number", "num", range(1, 10), settings["num"])]
 
 Where that is not enough, name.js beside name.py has `export default { render }` and finds the helpers of explorable.js,
-painter.js and controls.js above itself. Python sends all frames once for each change of the parameters, so that
-stepping through them needs no answer from the kernel.
+painter.js and controls.js above itself. A SteppedExplorable sends the scenes of all its steps at once, so that stepping
+through them needs no answer from the kernel.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,7 @@ import traitlets
 from course_lib import pictures
 from course_lib.pictures import palette
 from course_lib.pictures.palette import INK, RANK_COLOURS, ink_on
-from course_lib.pictures.scene import Scene
-from course_lib.widgets.controls import Control
+from course_lib.pictures.scene import Scene, film
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,6 +88,64 @@ class OneOf(Setting):
         return next(choice for choice in self.choices if choice == value)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """`change`: the parameters to set, all at once, so that Python never sees some that do not fit together."""
+
+    label: str
+    change: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Control:
+    """A slider, chooser or player with a finite number of choices. It shows the one whose `names` are as they are."""
+
+    kind: str
+    label: str
+    names: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    enabled: bool = True
+
+    def values(self) -> dict[str, list[Any]]:
+        """The values that its choices give to each of its own parameters."""
+        return {name: list(dict.fromkeys(choice.change[name] for choice in self.choices if name in choice.change))
+                for name in self.names}
+
+    def plain(self) -> dict[str, Any]:
+        return {**vars(self), "choices": [vars(choice) for choice in self.choices]}
+
+
+Change = Callable[[Any], dict[str, Any]]
+
+
+def slider(label: str, name: str, values: Iterable[Any], own: Any, show: Callable[[Any], str] = str,
+           change: Change | None = None, enabled: bool = True) -> Control:
+    """Over `values` in increasing order; `own`, which Python may have set, joins them. None stays first or comes last.
+
+    change(value): what choosing it sets, where that is more than `name`.
+    """
+    values = list(values)
+    known = {*values, own}
+    none, numbers = [None] * (None in known), sorted(known - {None})
+    ordered = none + numbers if values[0] is None else numbers + none
+    return Control("slider", label, (name,), choices_of(name, ordered, show, change), enabled)
+
+
+def chooser(label: str, name: str, values: Iterable[Any], show: Callable[[Any], str] = str,
+            change: Change | None = None) -> Control:
+    return Control("chooser", label, (name,), choices_of(name, values, show, change))
+
+
+def player(last: int) -> Control:
+    """Steps from 0 to `last`, which the browser plays, or goes through by a slider."""
+    return Control("player", "step", ("step",), choices_of("step", range(last + 1), str, None))
+
+
+def choices_of(name: str, values: Iterable[Any], show: Callable[[Any], str],
+               change: Change | None) -> tuple[Choice, ...]:
+    return tuple(Choice(show(value), change(value) if change else {name: value}) for value in values)
+
+
 def browser_code(*scripts: Path) -> tuple[str, str]:
     """A widget's JavaScript, `scripts` behind the palette, and the style sheet of all widgets."""
     texts = [script.read_text(encoding="utf-8") for script in scripts]
@@ -124,12 +180,24 @@ class StaticView(anywidget.AnyWidget):
 
 
 class Explorable(StaticView):
-    """Base of all widgets that show something. `controls` names the traits whose change makes new `frames`."""
+    """Base of all widgets whose picture is a Scene. A subclass is made with draw=, which takes its parameters, and has
+    `list_controls` and, where traits depend on one another, `check_settings`; all are pure functions of the parameters.
+
+    `controls`, its Settings if it does not say otherwise, are the traits whose change makes new `frames`. script: a
+    file of JavaScript beside it, where that of all others is not enough.
+    """
 
     controls: tuple[str, ...] = ()
     frames = traitlets.Dict().tag(sync=True, echo_update=False)
+    _esm, _css = browser_code(*STAND_ON, HERE / "scene_widget.js")
 
-    def __init_subclass__(cls, script: str | Path | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(cls, draw: Callable[..., Scene] | None = None, script: str | Path | None = None,
+                          **kwargs: Any) -> None:
+        own = [name for name, trait in vars(cls).items() if isinstance(trait, Setting) and name not in cls.controls]
+        cls.controls = (*own, *cls.controls)
+        cls._fits = traitlets.validate(*cls.controls)(cls._checked_value)
+        if draw is not None:
+            cls.draw = staticmethod(lambda settings: draw(**settings))
         if script is not None:
             cls._esm, cls._css = browser_code(*STAND_ON, Path(inspect.getfile(cls)).parent / script)
         super().__init_subclass__(**kwargs)
@@ -137,77 +205,25 @@ class Explorable(StaticView):
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if cls.__init__ is Explorable.__init__:
             parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                                            default=getattr(cls, name).default_value) for name in cls.names()]
+                                            default=getattr(cls, name).default_value) for name in cls.controls]
         cls.__signature__ = inspect.Signature(parameters)
 
     def __init__(self, *values: Any, **parameters: Any) -> None:
-        refuse_unknown(type(self).__name__, parameters, self.names())
+        refuse_unknown(type(self).__name__, parameters, self.controls)
         super().__init__(**self.__signature__.bind(*values, **parameters).arguments if values else parameters)
         self.frames = self.compute()
         self._computed = self.settings()
         self.observe(self._recompute, names=list(self.controls))
 
-    @classmethod
-    def names(cls) -> list[str]:
-        """The parameters that a new widget takes: its controls, and its step where it has one."""
-        return [*cls.controls, *(["step"] if hasattr(cls, "step") and "step" not in cls.controls else [])]
-
     def settings(self) -> dict[str, Any]:
         """The parameters as they are set now."""
         return {name: getattr(self, name) for name in self.controls}
-
-    def parameters(self) -> dict[str, list[Any]]:
-        """The finite choices of each control, by parameter, where the others stay as they are."""
-        raise NotImplementedError
 
     def _recompute(self, change: Any) -> None:
         settings = self.settings()
         if settings != self._computed:  # of several changes at once the first has computed for all
             self._computed = settings
             self.frames = self.compute()
-
-    def compute(self) -> dict[str, Any]:
-        """All that the browser draws for these parameters, as JSON can hold it."""
-        raise NotImplementedError
-
-
-class SteppedExplorable(Explorable):
-    """An Explorable with a `step` that goes from 0 to frames["num_steps"]; the browser steps on its own."""
-
-    step = WholeNumber(1, 0)
-
-    def num_steps(self) -> int:
-        """How many steps there are with the present parameters."""
-        raise NotImplementedError
-
-    def parameters(self) -> dict[str, list[Any]]:
-        return {"step": list(range(self.num_steps() + 1))}
-
-    @traitlets.validate("step")
-    def _not_beyond_the_last(self, proposal: Any) -> int:
-        if proposal.value > self.num_steps():
-            raise BadParameter(f"step={proposal.value}: expected a whole number from 0 to {self.num_steps()}")
-        return proposal.value
-
-    def _recompute(self, change: Any) -> None:
-        with self.hold_sync():  # one message to the browser in place of two
-            self.step = min(self.step, self.num_steps())
-            super()._recompute(change)
-
-    def set_state(self, sync_data: dict[str, Any]) -> None:
-        """What the browser asks for. Its step may be one that the parameters of the same moment do not have."""
-        super().set_state({name: value for name, value in sync_data.items() if name != "step"})
-        if "step" in sync_data:
-            super().set_state({"step": min(sync_data["step"], self.num_steps())})
-
-
-class SceneExplorable(Explorable, script="scene_widget.js"):
-    """An Explorable whose picture is a Scene. Subclasses have `draw`, `list_controls` and, where traits depend on one
-    another, `check_settings`; all three are pure functions of the parameters."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._fits = traitlets.validate(*cls.controls)(SceneExplorable._checked_value)
 
     def _checked_value(self, proposal: Any) -> Any:
         """A change must fit the other parameters."""
@@ -244,6 +260,7 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         return cls.draw(cls.check_settings(settings))
 
     def parameters(self) -> dict[str, list[Any]]:
+        """The finite choices of each control, by parameter, where the others stay as they are."""
         return {name: values for control in self.list_controls(self.settings())
                 for name, values in control.values().items()}
 
@@ -252,6 +269,7 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         return self.draw(self.settings())
 
     def compute(self) -> dict[str, Any]:
+        """All that the browser draws for these parameters, as JSON can hold it."""
         controls = [control.plain() for control in self.list_controls(self.settings())]
         return {**self.current_scene().plain(), "controls": controls}
 
@@ -262,6 +280,55 @@ class SceneExplorable(Explorable, script="scene_widget.js"):
         from course_lib.pictures.painter import paint
 
         return paint(self.current_scene())
+
+
+class SteppedExplorable(Explorable):
+    """An Explorable with a `step`, one of its controls. All steps go to the browser at once, as a film, which it
+    plays without asking Python: `draw` does not look at what the step was before.
+    """
+
+    step = WholeNumber(1, 0)
+    controls: tuple[str, ...] = ("step",)
+
+    @classmethod
+    def last_step(cls, settings: dict[str, Any]) -> int:
+        """The number of the last step. BadParameter for parameters that cannot be."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        require_step(settings["step"], cls.last_step(settings))
+        return settings
+
+    def _checked_value(self, proposal: Any) -> Any:
+        """A new step must be there; a step that another change makes too large becomes the last one."""
+        name = proposal.trait.name
+        others = self.settings() if name == "step" else self.settings() | {"step": 0}
+        return self.check_settings(others | {name: proposal.value})[name]
+
+    def _recompute(self, change: Any) -> None:
+        if change.name == "step":  # the browser has it already
+            return
+        with self.hold_sync():  # one message to the browser in place of two
+            self.step = min(self.step, self.last_step(self.settings()))
+            super()._recompute(change)
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """What the browser asks for. Its step may be one that the parameters of the same moment do not have."""
+        super().set_state({name: value for name, value in sync_data.items() if name != "step"})
+        if "step" in sync_data:
+            super().set_state({"step": min(sync_data["step"], self.last_step(self.settings()))})
+
+    def compute(self) -> dict[str, Any]:
+        settings = self.settings()
+        scenes = [self.draw(settings | {"step": step}) for step in range(self.last_step(settings) + 1)]
+        controls = [control.plain() for control in self.list_controls(settings) if control.kind != "player"]
+        return {**film(scenes), "controls": controls}
+
+
+def require_step(step: int, last: int) -> None:
+    if step > last:
+        raise BadParameter(f"step={step}: expected a whole number from 0 to {last}")
 
 
 def refuse_unknown(name: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:

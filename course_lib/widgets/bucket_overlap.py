@@ -9,43 +9,10 @@ from typing import Any
 from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.scene import Scene, Sheet, axis, round_ticks, width_of
 from course_lib.pictures.units import human_seconds, mebibytes
-from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import BadParameter, Control, Explorable, OneOf, WholeNumber, chooser, slider
 
 MIN_RANKS = 2
 RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-class BucketOverlap(SceneExplorable):
-    """One backward pass of `model` with buckets of at most `bucket_cap_mb` MiB (0: every gradient alone).
-
-    `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
-    """
-
-    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER)
-    num_ranks = WholeNumber(16, MIN_RANKS)
-    machine = OneOf("A100, 8 in a node, HDR", MACHINES)
-    model = OneOf("GPT-2, 124M", MODELS)
-    controls = ("bucket_cap_mb", "num_ranks", "machine", "model")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        most = MACHINES[settings["machine"]].max_ranks
-        if settings["num_ranks"] > most:
-            raise BadParameter(f"num_ranks={settings['num_ranks']}: expected at most {most} with {settings['machine']}")
-        return settings
-
-    @classmethod
-    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
-        return [slider("bucket size", "bucket_cap_mb", CAPS, settings["bucket_cap_mb"], cap_words),
-                chooser("machine", "machine", MACHINES, change=lambda name: {
-                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - settings["num_ranks"]))}),
-                slider("ranks", "num_ranks", ranks_of(settings["machine"]), settings["num_ranks"]),
-                chooser("model", "model", MODELS)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(**settings)
 
 
 def ranks_of(machine: str) -> list[int]:
@@ -77,12 +44,9 @@ def scene_of(bucket_cap_mb: int, num_ranks: int, machine: str, model: str) -> Sc
                f"numbers are layers; {size.num_sequences} sequences of {size.sequence_length:,} tokens per rank, "
                f"{on.flops_per_s / 1e12:.4g} TFLOP/s each, float32 gradients, "
                f"{on.bytes_per_s(num_ranks) / 1e9:.4g} GB/s from each")
-    return Scene(
-        key=f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked=asked, headline=headline,
-        detail=detail, sentence=f"BucketOverlap, {asked}: {headline}; {detail}",
-        alternative=f"{headline}. {detail} Exposed by bucket size: "
-                    + "; ".join(f"{cap_words(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items()),
-        height=FOOT + 58, marks=tuple(sheet.marks))
+    by_size = "; ".join(f"{cap_words(cap)} {human_seconds(exposed)}" for cap, exposed in sweep.items())
+    return sheet.scene("BucketOverlap", f"{model} | {machine} | n={num_ranks} | cap={bucket_cap_mb}", asked, headline,
+                       detail, FOOT + 58, f"Exposed by bucket size: {by_size}")
 
 
 def texts(shown: Overlap, sweep: dict[int, float]) -> tuple[str, str]:
@@ -140,3 +104,30 @@ def cap_words(cap_mb: int) -> str:
 def percent(share: float) -> str:
     """Never "100%" while something is left."""
     return f"{math.floor(100 * share + 1e-9)}%"
+
+
+class BucketOverlap(Explorable, draw=scene_of):
+    """One backward pass of `model` with buckets of at most `bucket_cap_mb` MiB (0: every gradient alone).
+
+    `model` is one of costs.overlap.MODELS, `machine` of MACHINES; the widget's lists have them all.
+    """
+
+    bucket_cap_mb = WholeNumber(25, ALONE, TOGETHER)
+    num_ranks = WholeNumber(16, MIN_RANKS)
+    machine = OneOf("A100, 8 in a node, HDR", MACHINES)
+    model = OneOf("GPT-2, 124M", MODELS)
+
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        most = MACHINES[settings["machine"]].max_ranks
+        if settings["num_ranks"] > most:
+            raise BadParameter(f"num_ranks={settings['num_ranks']}: expected at most {most} with {settings['machine']}")
+        return settings
+
+    @classmethod
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        return [slider("bucket size", "bucket_cap_mb", CAPS, settings["bucket_cap_mb"], cap_words),
+                chooser("machine", "machine", MACHINES, change=lambda name: {
+                    "machine": name, "num_ranks": min(ranks_of(name), key=lambda n: abs(n - settings["num_ranks"]))}),
+                slider("ranks", "num_ranks", ranks_of(settings["machine"]), settings["num_ranks"]),
+                chooser("model", "model", MODELS)]

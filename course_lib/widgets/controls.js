@@ -34,12 +34,13 @@ function sceneControls(model, chosen = () => false) {
   return { controls, show, events: [...names, "frames"].map((name) => `change:${name}`).join(" ") };
 }
 
-/** Returns paint(scene, key): what makes `view` show it, headline and all. */
+/** Returns { paint(scene, share), carry(share) }: what makes `view` show a scene, headline and all. */
 function scenesIn(view) {
-  const { sheet, paint } = scenePainter();
-  return (scene, key = scene.key) => {
+  const { sheet, paint, carry } = scenePainter();
+  const show = (scene, share) => {
     view.say(scene.headline, scene.detail);
-    paint(scene);
-    view.draw(key, scene.alternative, sheet);
+    paint(scene, share);
+    view.draw(scene.key, scene.alternative, sheet);
   };
+  return { paint: show, carry };
 }

@@ -19,8 +19,7 @@ from functools import cache
 from typing import Any
 
 from course_lib.pictures.scene import Scene, Sheet, bars
-from course_lib.widgets.base import OneOf, SceneExplorable
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, chooser, slider
 
 EXPERTS, STEPS, SHOWN = 8, 240, 60  # SHOWN: columns of the picture
 BALANCING = ("none", "auxiliary loss", "bias")
@@ -76,9 +75,9 @@ def run(balancing: str, strength: float, gain: float, start: tuple[float, ...] =
 LEFT, RIGHT, TOP, TALL = 76, 760, 30, 224
 
 
-def scene_of(shown: RouterRun) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """A column for every fourth step, in it every expert's share; below, the three ways beside one another."""
-    sheet, wide = Sheet(), (RIGHT - LEFT) / SHOWN
+    sheet, shown, wide = Sheet(), run(**settings), (RIGHT - LEFT) / SHOWN
     sheet.text("shares are", "label", LEFT, 12, "Shares of the tokens, expert above expert")
     for column in range(SHOWN):
         step, y = (column + 1) * STEPS // SHOWN, TOP
@@ -103,12 +102,9 @@ def scene_of(shown: RouterRun) -> Scene:
     finding, detail = texts(shown)
     asked = f"balancing by {shown.balancing}" if shown.balancing != "none" else "no balancing"
     asked += f", strength {shown.strength:g}, gain {shown.gain:g}"
-    return Scene(
-        key=f"{shown.balancing} strength={shown.strength:g} gain={shown.gain:g}", asked=asked, headline=finding,
-        detail=detail, sentence=f"ExpertLoad, {asked}: {finding}; {detail}",
-        alternative=f"{finding}. {detail}. Shares in the end: "
-                    + ", ".join(f"expert {expert} {share:.0%}" for expert, share in enumerate(shown.shares[-1])),
-        height=bottom + 38 + 20 * len(rows) + 8, marks=tuple(sheet.marks))
+    ends = ", ".join(f"expert {expert} {share:.0%}" for expert, share in enumerate(shown.shares[-1]))
+    return sheet.scene("ExpertLoad", f"{shown.balancing} strength={shown.strength:g} gain={shown.gain:g}", asked,
+                       finding, detail, bottom + 38 + 20 * len(rows) + 8, f"Shares in the end: {ends}")
 
 
 def add_names(sheet: Sheet, shown: RouterRun) -> None:
@@ -136,7 +132,7 @@ def texts(shown: RouterRun) -> tuple[str, str]:
     return finding, f"near even shares a difference grows by {shown.gain / EXPERTS:.2%} per step: gain/8"
 
 
-class ExpertLoad(SceneExplorable):
+class ExpertLoad(Explorable, draw=scene_of):
     """Eight experts' shares under `balancing` ("none", "auxiliary loss", "bias") of some `strength`.
 
     `gain`: how fast an expert that gets more tokens than others becomes more wanted.
@@ -145,7 +141,6 @@ class ExpertLoad(SceneExplorable):
     balancing = OneOf("none", BALANCING)
     strength = OneOf(0.1, STRENGTHS)
     gain = OneOf(0.2, GAINS)
-    controls = ("balancing", "strength", "gain")
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
@@ -153,7 +148,3 @@ class ExpertLoad(SceneExplorable):
                 slider("strength", "strength", STRENGTHS, settings["strength"], "{:g}".format,
                        enabled=settings["balancing"] != "none"),
                 slider("gain", "gain", GAINS, settings["gain"], "{:g}".format)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(run(**settings))

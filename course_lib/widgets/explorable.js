@@ -2,7 +2,7 @@
 // functions are simply there. Plain JavaScript for the browser: no package, no build.
 //
 //   element, svg        make nodes                    slider, chooser, button   controls with accessible names
-//   shell               the parts of a widget         stepper                   step slider, play and reset
+//   shell               the parts of a widget         player                    play, reset and a step slider
 //   newId               an id of its own              leaveOnEscape             the way back to the cell
 //
 // Every control stops JupyterLab's own shortcuts (data-lm-suppress-shortcuts): Lab would take arrow keys from a slider.
@@ -142,16 +142,6 @@ function shell(root, controls) {
       node.style.minWidth = `${LEAST_WIDTH}px`;
       if (picture.firstChild !== node) picture.replaceChildren(node);
     },
-    width: () => picture.clientWidth,
-    /** Call redraw when the width changes; returns what stops it. */
-    onWidth(redraw) {
-      let known = picture.clientWidth;
-      const observer = new ResizeObserver(() => {
-        if (picture.clientWidth !== known) { known = picture.clientWidth; redraw(); }
-      });
-      observer.observe(picture);
-      return () => observer.disconnect();
-    },
   };
 }
 
@@ -166,13 +156,13 @@ function reachByKeyboard(scroller) {
 }
 
 /**
- * Play, reset and a step slider over the frames that Python has sent; the step is the trait `step`.
+ * Play and a step slider over the film that Python has sent; the step is the trait `step`, which nobody waits for.
  *
  * draw(step, playing) shows a step at rest. move(step, share) shows it on its way, 0 <= share < 1, once for each frame
  * of the screen; readers who want no motion see one step after the other instead. Call close() when the widget goes.
  */
-function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
-  const last = () => model.get("frames").num_steps;
+function player(model, { draw, move, moveMs = 900, restMs = 500 }) {
+  const last = () => model.get("frames").scenes.length - 1;
   const step = () => Math.min(model.get("step"), last());
   const all = () => Array.from({ length: last() + 1 }, (_, number) => number);
   let request = null; // the animation frame asked for while it plays
@@ -205,7 +195,7 @@ function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
         return go(step() + 1, !prefersReducedMotion());
       }
       if (!onItsWay) return undefined;
-      if (now - began < moveMs) return move(step(), (now - began) / moveMs);
+      if (now - began < moveMs) return move(step(), eased((now - began) / moveMs));
       onItsWay = false;
       return redraw();
     };
@@ -233,34 +223,3 @@ function stepper(model, { draw, move, moveMs = 900, restMs = 500 }) {
 
 /** Slow at both ends: where a thing is at this share of its time. */
 const eased = (share) => share * share * (3 - 2 * share);
-
-/** The ranks of a cell as base.py's frames hold it: [] or [bit r set for rank r, chunk]. */
-function ranksIn(cell, numRanks) {
-  return cell.length ? Array.from({ length: numRanks }, (_, rank) => rank).filter((rank) => (cell[0] >> rank) & 1) : [];
-}
-
-/**
- * One place of one rank's buffer. adds: a stripe for each share, at its rank's height; otherwise the whole cell is one
- * rank's, and has its chunk's number. Returns a <g>.
- */
-function drawCell({ x, y, width, height, cell, numRanks, adds, marked = false }) {
-  const tall = adds ? height / numRanks : height;
-  const [insetX, insetY] = [Math.min(3, 0.1 * width), Math.min(3, 0.12 * tall)];
-  const group = svg("g", {}, svg("rect", {
-    class: `cell${cell.length ? "" : " empty"}${marked ? " marked" : ""}`,
-    x: px(x), y: px(y), width: px(width), height: px(height), rx: 2,
-  }));
-  for (const rank of ranksIn(cell, numRanks)) {
-    const top = adds ? y + rank * tall : y;
-    group.append(svg("rect", {
-      x: px(x + insetX), y: px(top + insetY), width: px(width - 2 * insetX), height: px(tall - 2 * insetY),
-      fill: PALETTE.ranks[rank],
-    }));
-    if (!adds) {
-      const style = `fill: ${PALETTE.onRanks[rank]}`; // an attribute would lose against the style sheet
-      const middle = { x: px(x + width / 2), y: px(y + height / 2) };
-      group.append(svg("text", { class: "number", ...middle, style }, String(cell[1])));
-    }
-  }
-  return group;
-}

@@ -12,38 +12,13 @@ from course_lib.costs.memory import PRECISIONS, USABLE, ZERO_STAGES, Memory
 from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks, width_of
 from course_lib.pictures.units import gigabytes
 from course_lib.why_distribute import TrainingNeeds, plan_run
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider
 
 COUNTS = [2**k for k in range(15)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS if model.tokens]
 DEVICES = [device.name for device in facts.ACCELERATORS]
 KINDS = ("parameters", "gradients", "optimizer state", "activations")  # each is a role, too
 STAGE_NAMES = ("whole on each device", "ZeRO-1: optimizer state cut", "ZeRO-2: and gradients", "ZeRO-3: and parameters")
-
-
-class FitsOrNot(SceneExplorable):
-    """Memory of each device under ZeRO stages 0 to 3 against what it has; days, dollars and kilowatt-hours.
-
-    `model` and `device` are names of facts, `precision` one of why_distribute.PRECISIONS. Time is 6ND at 40 % of the
-    peak.
-    """
-
-    model = OneOf("Llama 3 8B", MODELS)
-    device = OneOf("H100", DEVICES)
-    num_devices = WholeNumber(8, 1, 100_000)
-    precision = OneOf("mixed", PRECISIONS)
-    controls = ("model", "device", "num_devices", "precision")
-
-    @classmethod
-    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
-        return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
-                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
-                chooser("precision", "precision", PRECISIONS)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(outlook(**settings))
 
 
 @dataclass(frozen=True)
@@ -113,9 +88,10 @@ def outlook(model: str, device: str, num_devices: int, precision: str) -> Outloo
 LEFT, RIGHT, TOP, ROW, BAR = 220, 785, 42, 40, 26
 
 
-def scene_of(shown: Outlook) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """A bar for each ZeRO stage, and the line that it has to stay left of. What is longer than the scale is cut."""
-    sheet, unit = Sheet(), (RIGHT - LEFT) / shown.scale
+    sheet, shown = Sheet(), outlook(**settings)
+    unit = (RIGHT - LEFT) / shown.scale
     bottom, limit = TOP + len(STAGE_NAMES) * ROW, LEFT + unit * shown.there
     sheet.rect("stays free", "spare", limit - unit * (1 - USABLE) * shown.there, TOP - 8,
                unit * (1 - USABLE) * shown.there, bottom - TOP + 8)
@@ -139,13 +115,11 @@ def scene_of(shown: Outlook) -> Scene:
     axis(sheet, LEFT, RIGHT, bottom, shown.scale / 1e9,
          [(at, f"{at:,.4g}") for at in round_ticks(shown.scale / 1e9)], "GB on each device")
     legend(sheet, LEFT, bottom + 56, [(kind, kind) for kind in KINDS])
-    return Scene(
-        key=f"{shown.model} {shown.device} n={shown.num_devices} {shown.precision}", asked=shown.question,
-        headline=f"{shown.model} {shown.finding}", detail=shown.detail,
-        sentence=f"FitsOrNot, {shown.question}: {shown.finding}; {shown.detail}",
-        alternative=f"{shown.model} {shown.finding}. {shown.detail}. Wanted on each device: "
-                    + "; ".join(f"{name} {words.strip('✓✗ »')}" for name, words, *_ in totals),
-        height=bottom + 72, marks=tuple(sheet.marks))
+    wanted = "; ".join(f"{name} {words.strip('✓✗ »')}" for name, words, *_ in totals)
+    return sheet.scene("FitsOrNot", f"{shown.model} {shown.device} n={shown.num_devices} {shown.precision}",
+                       shown.question, f"{shown.model} {shown.finding}", shown.detail, bottom + 72,
+                       f"Wanted on each device: {wanted}",
+                       f"FitsOrNot, {shown.question}: {shown.finding}; {shown.detail}")
 
 
 def span_of(low: float, high: float) -> str:
@@ -163,3 +137,22 @@ def amount(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {name}"
     return f"{value:.3g}"
+
+
+class FitsOrNot(Explorable, draw=scene_of):
+    """Memory of each device under ZeRO stages 0 to 3 against what it has; days, dollars and kilowatt-hours.
+
+    `model` and `device` are names of facts, `precision` one of why_distribute.PRECISIONS. Time is 6ND at 40 % of the
+    peak.
+    """
+
+    model = OneOf("Llama 3 8B", MODELS)
+    device = OneOf("H100", DEVICES)
+    num_devices = WholeNumber(8, 1, 100_000)
+    precision = OneOf("mixed", PRECISIONS)
+
+    @classmethod
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        return [chooser("model", "model", MODELS), chooser("device", "device", DEVICES),
+                slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
+                chooser("precision", "precision", PRECISIONS)]

@@ -1,33 +1,232 @@
 """LayoutPlanner: a published training run, or any model on any devices, under any layout: does it fit, what takes the
 time, what does it cost?
+
+Planned is what it shows, the planner's own estimate, beside what was published where this very layout was.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import gcd
 from typing import Any
 
-import traitlets
-
+from course_lib.facts import model, published_rows
+from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks
 from course_lib.pictures.units import gigabytes, human_seconds
-from course_lib.planner import Estimate
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, refuse_unknown, require_one_of
-from course_lib.widgets.controls import Control, chooser, slider
-from course_lib.widgets.planned_layout import (
-    HOWS,
-    Planned,
-    base_of,
-    counts_of,
-    cut_of,
-    cuts_of,
-    estimate_layout,
-    fill_in,
-    how_of,
-    nearest_cut,
-    own_run,
-    runs_beside,
+from course_lib.planner import Choices, Estimate, Job, cluster, error_of, plan
+from course_lib.planner.candidates import divisors, whole_chunks
+from course_lib.planner.command import rows_of
+from course_lib.planner.compare import mfu_of, printed_mfu
+from course_lib.planner.estimate import estimate_job
+from course_lib.planner.job import job_problem, shape_of
+from course_lib.planner.rows import assumes_v, job_of_row, published_seconds
+from course_lib.widgets.base import (
+    BadParameter,
+    Control,
+    Explorable,
+    OneOf,
+    Setting,
+    WholeNumber,
+    chooser,
+    refuse_unknown,
+    require_one_of,
+    slider,
 )
+from course_lib.widgets.fits_or_not import amount
+
+RUNS = {  # -> id of its row in facts
+    "Llama 3 405B, H100, Meta 2024": "Llama3-8k",
+    "GPT of 310B, A100, Megatron 2021": "SC21-310B",
+    "GPT of 145B, A100, Megatron 2021": "SC21-145B",
+    "GPT of 70B, H100, Megatron-Core": "MC-70B",
+    "MPT of 30B, H100, MosaicML": "MPT-H100-30b-512",
+}
+OWN = re.compile(r"(?P<model>.+) on (?P<device>.+), (?P<tokens>[\d.]+[KMG]?) tokens a step")
+OWN_COUNTS = tuple(8 * 2**k for k in range(12))
+MOST_CHUNKS = 8  # of a stage, where no run says how many
+NEIGHBOURS = ("Llama 3 8B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B", "Qwen3-32B", "Qwen3-30B-A3B")
+TENSOR = (1, 2, 4, 8, 16)
+POLICIES = {"none": "all kept", "full": "layers made again"}
+HOWS = {f"ZeRO-{stage}, {words}": (stage, policy) for stage in range(4) for policy, words in POLICIES.items()}
+TOKENS = 1e12
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`published_s`: of a step, where this very layout was published, and `published_how`: what to know of it."""
+
+    run: str
+    estimate: Estimate
+    how: str
+    published_s: float | None
+    published_how: str = ""
+
+    @property
+    def asked(self) -> str:
+        job = self.estimate.job
+        chunks = f", {job.v} chunks a stage" if job.v > 1 else ""
+        experts = f",ep{job.layout.ep}" * (job.layout.ep > 1)
+        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{experts}{chunks}"
+        return f"{self.run}: {job.layout.world_size:,} devices as {laid_out}, {self.how}"
+
+    @property
+    def finding(self) -> str:
+        there, held = self.estimate.job.cluster.usable_bytes, self.estimate.memory_bytes
+        step = f"{human_seconds(self.estimate.step_s)} a step, {self.estimate.mfu:.0%} of the peak"
+        if not self.estimate.fits:
+            return f"Does not fit: {gigabytes(held)} of {gigabytes(there)}; it would take {step}"
+        return f"{step}, with {gigabytes(held)} of {gigabytes(there)}"
+
+    @property
+    def detail(self) -> str:
+        low, high = self.estimate.step_range_s
+        usd, kwh = self.estimate.dollars(TOKENS), self.estimate.kwh(TOKENS)
+        told = [f"between {human_seconds(low)} and {human_seconds(high)}",
+                f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
+        told += [f"{amount(usd)} USD"] * (usd is not None) + [f"{amount(kwh)} kWh"] * (kwh is not None)
+        if self.published_s is not None:
+            told.append(f"published {human_seconds(self.published_s)}, predicted "
+                        f"{self.estimate.step_s / self.published_s - 1:+z.0%}{self.published_how}")
+        return f"{', '.join(told)}; {error_of(self.estimate.job).short}"
+
+
+def row_of(run: str) -> dict[str, Any]:
+    return next(row for row in published_rows() if row["id"] == RUNS[run])
+
+
+def own_run(name: str, device: str, tokens: str) -> str:
+    return f"{name} on {device}, {tokens} tokens a step"
+
+
+@cache
+def base_of(run: str) -> Job:
+    """As it was published; of an own run, the best plan for the fewest devices that it fits on."""
+    return job_of_row(row_of(run)) if run in RUNS else own_base(run)
+
+
+@cache
+def own_base(run: str) -> Job:
+    """BadParameter for a model, a device or a number of tokens that cannot be."""
+    asked = OWN.fullmatch(run) if isinstance(run, str) else None
+    if asked is None:
+        raise BadParameter(f"run={run!r}: expected one of {', '.join(map(repr, RUNS))}, or a model on devices, such as "
+                           f"{own_run('Llama 3 8B', 'H100', '2M')!r}")
+    try:
+        shape = shape_of(model(asked["model"]))
+        rows = rows_of(asked["tokens"], shape.sequence_length)
+        for devices in OWN_COUNTS:
+            plans = plan(shape, cluster(asked["device"], devices), rows, choices=Choices(tensor=TENSOR, context=(1,)))
+            if plans and plans[0].num_devices == devices:
+                return plans[0].job
+    except ValueError as problem:
+        raise BadParameter(f"run={run!r}: {problem}") from None
+    raise BadParameter(f"run={run!r}: {plans.reason}: expected one that fits on up to {OWN_COUNTS[-1]:,} devices")
+
+
+def cut_of(layout: ParallelLayout) -> str:
+    """What is chosen of a layout; dp follows from the number of devices."""
+    return f"tp{layout.tp},pp{layout.pp}"
+
+
+@cache
+def counts_of(run: str) -> tuple[int, ...]:
+    own = base_of(run).layout.world_size
+    if run not in RUNS:
+        return tuple(n for n in OWN_COUNTS if n == own or cuts_of(run, n))
+    return tuple(int(own * 2.0**k) for k in range(-6, 5) if own * 2.0**k >= 8 and own * 2.0**k % 8 == 0)
+
+
+@cache
+def job_of(run: str, devices: int, tp: int, pp: int, how: str) -> Job | None:
+    """The run cut anew: its rows and micro-batches as far as they divide. None where it cannot be."""
+    base, (stage, policy) = base_of(run), HOWS[how]
+    if devices % (tp * pp) or base.global_batch % (devices // (tp * pp)):
+        return None
+    dp = devices // (tp * pp)
+    layout = ParallelLayout(dp=dp, tp=tp, pp=pp, zero_stage=stage, ep=gcd(base.layout.ep, dp * tp))
+    rows, there = base.global_batch // dp, base.cluster.with_devices(devices)
+    micro_batch = max(b for b in divisors(base.micro_batch) if rows % b == 0)
+    most = base.v if run in RUNS else max(base.v, MOST_CHUNKS)
+    chunks = [v for v in range(1, most + 1) if whole_chunks(base.num_layers, pp * v) and (
+        v == 1 or pp > 1 and rows // micro_batch % pp == 0)]
+    if not chunks or job_problem(base.shape, there, layout, base.global_batch, micro_batch, base.sequence_length,
+                                 chunks[-1]):
+        return None
+    return replace(base, cluster=there, layout=layout, micro_batch=micro_batch, v=chunks[-1], recompute=policy,
+                   recompute_layers=0, sequence_parallel=(base.sequence_parallel or run not in RUNS) and tp > 1)
+
+
+@cache
+def cuts_of(run: str, devices: int) -> dict[str, tuple[int, int]]:
+    """All that can be, by name."""
+    how = next(iter(HOWS))
+    layers = base_of(run).num_layers
+    stages = sorted(p for p in {*divisors(layers), *divisors(layers + 2)} if p <= 64)
+    return {f"tp{tp},pp{pp}": (tp, pp) for tp in TENSOR for pp in stages if job_of(run, devices, tp, pp, how)}
+
+
+def how_of(run: str) -> str:
+    """As it was published, or planned."""
+    base = base_of(run)
+    return next(how for how, choice in HOWS.items() if choice == (base.layout.zero_stage, base.recompute))
+
+
+def nearest_cut(run: str, devices: int, cut: str) -> str:
+    """The cut where it can be, else the published one, else the first that can."""
+    known = cuts_of(run, devices)
+    return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
+
+
+def fill_in(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With the published devices, layout and memory of the run in the place of what is missing or None."""
+    run = given["run"]
+    known = {name: value for name, value in given.items() if value is not None}
+    own = base_of(run).layout
+    devices = known.get("devices", own.world_size)
+    cut = nearest_cut(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
+    return {"run": run, "devices": devices, "cut": cut, "how": how_of(run), **known}
+
+
+@cache
+def estimate_layout(run: str, devices: int, cut: str, how: str) -> Planned:
+    """What the widget shows for these parameters."""
+    job, base = job_of(run, devices, *cuts_of(run, devices)[cut], how), base_of(run)
+    if run not in RUNS or (job.layout, job.v, job.recompute) != (base.layout, base.v, base.recompute):
+        return Planned(run, estimate_job(job), how, None, "")
+    row = row_of(run)
+    return Planned(run, estimate_job(job), how, published_seconds(row, job), publication_notes(row, job))
+
+
+def publication_notes(row: dict[str, Any], job: Job) -> str:
+    """In brackets: chunks that were not published, and the published MFU, where it is counted otherwise than here."""
+    printed, here = printed_mfu(row, job), mfu_of(row, job)
+    told = ["v assumed"] * assumes_v(row)
+    told += [f"its {printed:.0%} of the peak count as {here:.0%} here"] * (
+        printed is not None and f"{printed:.0%}" != f"{here:.0%}")
+    return f" ({'; '.join(told)})" if told else ""
+
+
+@cache
+def runs_beside(run: str) -> tuple[str, ...]:
+    """The published ones; beside an own run the other models on its devices, as far as they fit."""
+    if run in RUNS:
+        return tuple(RUNS)
+    asked = OWN.fullmatch(run)
+    names = [own_run(name, asked["device"], asked["tokens"]) for name in NEIGHBOURS]
+    return (*RUNS, *dict.fromkeys([run, *filter(can_be, names)]))
+
+
+def can_be(run: str) -> bool:
+    try:
+        base_of(run)
+    except BadParameter:
+        return False
+    return True
+
 
 KINDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state",
          "activations": "activations", "logits": "late", "other": "other"}  # of memory, each with its role
@@ -37,18 +236,16 @@ SAID = {"matmul": "matrix products", "memory": "passes over memory", "tp": "tens
 LEFT, RIGHT, TOP, BAR, ROW = 190, 690, 16, 26, 24
 
 
-def scene_of(shown: Planned) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """What a device holds against what it has; below it the step, cause after cause."""
-    sheet, found = Sheet(), shown.estimate
+    sheet, shown = Sheet(), estimate_layout(**settings)
+    found = shown.estimate
     add_memory(sheet, found)
     bottom = add_time(sheet, shown, TOP + 118)
     causes = ", ".join(f"{words} {human_seconds(found.seconds[cause])}" for cause, words in SAID.items())
-    return Scene(
-        key=shown.asked, asked=shown.asked, headline=shown.finding, detail=shown.detail,
-        sentence=f"LayoutPlanner, {shown.asked}: {shown.finding}; {shown.detail}",
-        alternative=f"{shown.finding}. {shown.detail}. Of the step: {causes}. Held: " + ", ".join(
-            f"{kind.replace('_', ' ')} {gigabytes(held)}" for kind, held in found.memory.items() if held),
-        height=bottom, marks=tuple(sheet.marks))
+    held = ", ".join(f"{kind.replace('_', ' ')} {gigabytes(held)}" for kind, held in found.memory.items() if held)
+    return sheet.scene("LayoutPlanner", shown.asked, shown.asked, shown.finding, shown.detail, bottom,
+                       f"Of the step: {causes}. Held: {held}")
 
 
 def add_memory(sheet: Sheet, found: Estimate) -> None:
@@ -96,7 +293,7 @@ def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
     return bottom + 46
 
 
-class LayoutPlanner(SceneExplorable):
+class LayoutPlanner(Explorable, draw=scene_of):
     """A `run` on `devices`, cut as `cut` says ("tp8,pp16"; dp is what is left), and `how`: ZeRO's stage and
     recomputation. Of a published run everything is at first as it was published, and the published step stands beside.
 
@@ -104,11 +301,10 @@ class LayoutPlanner(SceneExplorable):
     "Qwen3-32B on H200, 4M tokens a step", and everything is at first as planned for the fewest devices.
     """
 
-    run = traitlets.Any("Llama 3 405B, H100, Meta 2024").tag(sync=True, echo_update=False)
+    run = Setting("Llama 3 405B, H100, Meta 2024")
     devices = WholeNumber(8192, 8, 1_000_000)
-    cut = traitlets.Any("tp8,pp16").tag(sync=True, echo_update=False)
+    cut = Setting("tp8,pp16")
     how = OneOf("ZeRO-2, all kept", HOWS)
-    controls = ("run", "devices", "cut", "how")
 
     def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
                  cut: str | None = None, how: str | None = None, *, model: str = "", device: str = "H100",
@@ -143,7 +339,3 @@ class LayoutPlanner(SceneExplorable):
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
                        change=lambda n: {"devices": n, "cut": nearest_cut(run, n, settings["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(estimate_layout(settings["run"], settings["devices"], settings["cut"], settings["how"]))

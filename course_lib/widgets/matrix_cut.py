@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from course_lib.pictures.scene import Scene, Sheet, bars, legend
-from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, require_step, slider
 
 CUTS = ("columns", "rows")
 ORDERS = [(first, second) for first in CUTS for second in CUTS]
@@ -99,10 +98,8 @@ def scene_of(first: str, second: str, t: int, step: int) -> Scene:
     finding = f"{first.capitalize()}, then {second}: {count(collectives)} forward, each rank sends {in_all}"
     detail = f"step {step} of {len(steps) - 1}: {now.said}; sent so far: {ratio(done)}"
     asked = f"y = GeLU(x A) B on {t} rank{'s' * (t > 1)}, A by {first}, B by {second}"
-    return Scene(key=f"{first} {second} t={t} step={step}", asked=asked, headline=finding, detail=detail,
-                 sentence=f"MatrixCut, {asked}: {finding}; {detail}",
-                 alternative=f"{finding}. {detail}. Each rank holds {', '.join(held_words(now.held))}.",
-                 height=bottom + 42 + 19 * len(ORDERS) + 8, marks=tuple(sheet.marks))
+    return sheet.scene("MatrixCut", f"{first} {second} t={t} step={step}", asked, finding, detail,
+                       bottom + 42 + 19 * len(ORDERS) + 8, f"Each rank holds {', '.join(held_words(now.held))}.")
 
 
 def add_rank(sheet: Sheet, rank: int, t: int, cuts: tuple[str, str], now: ProductStep, y: float) -> None:
@@ -140,20 +137,17 @@ def count(collectives: int) -> str:
     return f"{collectives} collective{'s' * (collectives != 1)}"
 
 
-class MatrixCut(SceneExplorable):
+class MatrixCut(Explorable, draw=scene_of):
     """y = GeLU(x A) B on `t` ranks, A and B each cut by "columns" or by "rows", after so many steps."""
 
     first = OneOf("columns", CUTS)
     second = OneOf("rows", CUTS)
     t = OneOf(4, RANKS)
     step = WholeNumber(0, 0)
-    controls = ("first", "second", "t", "step")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        last = number_of_steps(settings["first"], settings["second"])
-        if settings["step"] > last:
-            raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")
+        require_step(settings["step"], number_of_steps(settings["first"], settings["second"]))
         return settings
 
     @classmethod
@@ -165,7 +159,3 @@ class MatrixCut(SceneExplorable):
                         change=lambda cut: {"second": cut, "step": min(step, number_of_steps(first, cut))}),
                 chooser("ranks", "t", RANKS),
                 slider("step", "step", range(number_of_steps(first, second) + 1), step)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(**settings)

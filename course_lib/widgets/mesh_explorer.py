@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import traitlets
-
 from course_lib.costs.flops import count_parameters, expert_matrices
 from course_lib.costs.network import Group, network_of
 from course_lib.costs.sharding import sent_bytes
@@ -16,8 +14,7 @@ from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.pictures.units import human_bytes, human_seconds
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber, require_one_of
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, Setting, WholeNumber, chooser, require_one_of, slider
 
 NODES, PER_NODE = 8, 8
 WORLD = NODES * PER_NODE
@@ -106,9 +103,10 @@ LEFT, TOP, CELL, ROW = 72, 34, 40, 30
 TABLE, BAR, END = 430, 736, 820
 
 
-def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
+def scene_of(mesh: str, order: str, axis: str, rank: int) -> Scene:
     """Nodes as rows of GPUs with the groups of one rank; beside them what it sends along each axis; orders compared."""
-    sheet, along = Sheet(), traffic(shown)
+    sheet, shown = Sheet(), layout_of(mesh, order)
+    along = traffic(shown)
     add_nodes(sheet, shown, axis, rank)
     add_table(sheet, along, axis)
     bottom = TOP + NODES * ROW + 14
@@ -119,12 +117,10 @@ def scene_of(shown: ParallelLayout, axis: str, rank: int) -> Scene:
          order == shown.order) for order, took in times.items()])
     finding, detail = texts(shown, along, axis, rank, times)
     asked = f"{shown}, order {shown.order}, rank {rank} along {axis}"
-    return Scene(
-        key=f"{shown} {shown.order} {axis} {rank}", asked=asked, headline=finding, detail=detail,
-        sentence=f"MeshExplorer, {asked}: {finding}; {detail}",
-        alternative=f"{finding}. {detail}. " + ". ".join(
-            f"{each.axis}: {each.times} messages, {human_bytes(each.sent)}, {where(each)}" for each in along),
-        height=bottom + 12 + 20 * len(ORDERS) + 10, marks=tuple(sheet.marks))
+    by_axis = ". ".join(f"{each.axis}: {each.times} messages, {human_bytes(each.sent)}, {where(each)}"
+                        for each in along)
+    return sheet.scene("MeshExplorer", f"{shown} {shown.order} {axis} {rank}", asked, finding, detail,
+                       bottom + 12 + 20 * len(ORDERS) + 10, by_axis)
 
 
 def add_nodes(sheet: Sheet, shown: ParallelLayout, axis: str, rank: int) -> None:
@@ -190,14 +186,13 @@ def texts(shown: ParallelLayout, along: tuple[AxisTraffic, ...], axis: str, rank
     return finding, f"rank {rank} is {place}; its group along {axis} is ranks {listed}"
 
 
-class MeshExplorer(SceneExplorable):
+class MeshExplorer(Explorable, draw=scene_of):
     """A `mesh` of 64 ranks on eight nodes, its axes laid out in `order`, innermost first; groups of `rank`."""
 
     mesh = OneOf("dp4,pp4,tp4", LAYOUTS)
     order = OneOf("tp,cp,dp,pp", ORDERS)
-    axis = traitlets.Any("dp").tag(sync=True, echo_update=False)
+    axis = Setting("dp")
     rank = WholeNumber(21, 0, WORLD - 1)
-    controls = ("mesh", "order", "axis", "rank")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
@@ -210,10 +205,6 @@ class MeshExplorer(SceneExplorable):
                         change=lambda mesh: {"mesh": mesh, "axis": axis_to_show(settings["axis"], axes_of(mesh))}),
                 chooser("order", "order", ORDERS), chooser("axis", "axis", axes_of(settings["mesh"])),
                 slider("rank", "rank", range(WORLD), settings["rank"])]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(layout_of(settings["mesh"], settings["order"]), settings["axis"], settings["rank"])
 
 
 def axes_of(mesh: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ export default {
     const [order, ...sliders] = controls;
     const keys = palette(["F", "B", "I", "W"], (key) => { press(key); lanes.focus(); });
     const view = shell(el, [...controls, keys]);
-    const paint = scenesIn(view);
+    const { paint } = scenesIn(view);
     const lanes = el.querySelector(".picture");
     const caret = svg("rect", { class: "here", width: 4, rx: 2 });
 
@@ -81,7 +81,7 @@ export default {
 
     function redraw() {
       const shown = model.get("frames"); // what they show counts: the order may come later, or have come before
-      paint(shown, shown.by_hand ? `${shown.key} | cursor ${cursor.rank}:${cursor.at}` : shown.key);
+      paint(shown.by_hand ? { ...shown, key: `${shown.key} | cursor ${cursor.rank}:${cursor.at}` } : shown);
       for (const control of sliders) control.node.hidden = shown.by_hand;
       keys.node.hidden = !shown.by_hand;
       if (!shown.by_hand) {

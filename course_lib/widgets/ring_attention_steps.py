@@ -10,8 +10,7 @@ from typing import Any
 
 from course_lib.costs.splitting import LAYOUTS, imbalance, ring_work
 from course_lib.pictures.scene import Scene, Sheet, bars, legend
-from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, require_step, slider
 
 RANKS = tuple(range(2, 9))
 TOKENS = 840 * 16  # 2R divides it for every R here: shares are those of a long row
@@ -56,9 +55,9 @@ LEFT, RIGHT, TOP = 92, 620, 30
 CELL, STRIP, BAR_LEFT, BAR_RIGHT = 36, 5, 680, 800
 
 
-def scene_of(shown: AttentionRing) -> Scene:
+def scene_of(token_layout: str, num_ranks: int, step: int) -> Scene:
     """The row with its holders; a row for each rank, a column for each step; each rank's work over all steps."""
-    sheet, R = Sheet(), shown.num_ranks
+    sheet, shown, R = Sheet(), ring(token_layout, num_ranks, step), num_ranks
     sheet.text("row is", "label", LEFT, 12, "The row of tokens, and the rank that holds each piece")
     wide = (RIGHT - LEFT) / (PIECES * R)
     for piece in range(PIECES * R):
@@ -70,9 +69,9 @@ def scene_of(shown: AttentionRing) -> Scene:
     top = TOP + 62
     sheet.text("table is", "label", LEFT, top - 32, "Whose keys and values each rank has in each step")
     sheet.text("all steps", "quiet", BAR_LEFT, top - 12, "all steps, of the mean")
-    for step in range(R):
-        x = LEFT + (step + 0.5) * (RIGHT - LEFT) / R
-        sheet.text(f"step {step}", "strong" if step == shown.step else "quiet", x, top - 12, f"step {step}", "middle")
+    for number in range(R):
+        x = LEFT + (number + 0.5) * (RIGHT - LEFT) / R
+        sheet.text(f"step {number}", "strong" if number == step else "quiet", x, top - 12, f"step {number}", "middle")
     for rank in range(R):
         add_rank(sheet, shown, rank, top + rank * CELL)
     wide = (RIGHT - LEFT) / R
@@ -86,12 +85,9 @@ def scene_of(shown: AttentionRing) -> Scene:
     bars(sheet, 190, 560, bottom + 60, 20, others)
     finding, detail = texts(shown)
     asked = f"{shown.layout} on {R} ranks, step {shown.step}"
-    return Scene(
-        key=f"{shown.layout} R={R} step={shown.step}", asked=asked, headline=finding, detail=detail,
-        sentence=f"RingAttentionSteps, {asked}: {finding}; {detail}",
-        alternative=f"{finding}. {detail}. Work of the ranks over all steps, of the mean: "
-                    + ", ".join(f"rank {rank} {share:.0%}" for rank, share in enumerate(shares(shown))),
-        height=bottom + 126, marks=tuple(sheet.marks))
+    work = ", ".join(f"rank {rank} {share:.0%}" for rank, share in enumerate(shares(shown)))
+    return sheet.scene("RingAttentionSteps", f"{shown.layout} R={R} step={shown.step}", asked, finding, detail,
+                       bottom + 126, f"Work of the ranks over all steps, of the mean: {work}")
 
 
 def add_rank(sheet: Sheet, shown: AttentionRing, rank: int, y: float) -> None:
@@ -136,7 +132,7 @@ def texts(shown: AttentionRing) -> tuple[str, str]:
     return finding, f"step {shown.step}: {blocks}{', and so on' if R > 3 else ''}{waits}"
 
 
-class RingAttentionSteps(SceneExplorable):
+class RingAttentionSteps(Explorable, draw=scene_of):
     """Causal ring attention on `num_ranks` ranks (2 to 8), tokens dealt out by `token_layout`, in one `step` of R.
 
     A widget's own `layout` is how wide it is on the page, so the tokens' has another name.
@@ -145,13 +141,10 @@ class RingAttentionSteps(SceneExplorable):
     token_layout = OneOf("contiguous", LAYOUTS)
     num_ranks = WholeNumber(4, RANKS[0], RANKS[-1])
     step = WholeNumber(1, 0, RANKS[-1] - 1)
-    controls = ("token_layout", "num_ranks", "step")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        last = settings["num_ranks"] - 1
-        if settings["step"] > last:
-            raise BadParameter(f"step={settings['step']}: expected a whole number from 0 to {last}")
+        require_step(settings["step"], settings["num_ranks"] - 1)
         return settings
 
     @classmethod
@@ -161,7 +154,3 @@ class RingAttentionSteps(SceneExplorable):
                 slider("ranks", "num_ranks", RANKS, settings["num_ranks"],
                        change=lambda R: {"num_ranks": R, "step": min(step, R - 1)}),
                 slider("step", "step", range(settings["num_ranks"]), step)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(ring(settings["token_layout"], settings["num_ranks"], settings["step"]))

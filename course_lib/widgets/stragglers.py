@@ -17,8 +17,7 @@ from course_lib.costs.stragglers import (
     simulate_stragglers,
 )
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend
-from course_lib.widgets.base import BadParameter, OneOf, SceneExplorable, Setting, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import BadParameter, Control, Explorable, OneOf, Setting, WholeNumber, chooser, slider
 
 NUM_RANKS, STEP_S, SYNC = 4, 0.1, 0.25  # an ordinary step computes for 100 ms and communicates for a quarter of that
 HORIZON = 24  # ordinary steps that the timeline shows
@@ -26,45 +25,6 @@ SLACKS = (0, 1, 2, 4, 8, 16, 32, None)
 LARGEST = SLACKS[-2]
 SLOWDOWNS = tuple(range(1, 11))
 ROLES = {COMPUTES: "compute", SLOWLY: "late", COMMUNICATES: "message", WAITS: "idle"}
-
-
-class Stragglers(SceneExplorable):
-    """Four ranks that train together by `scheme`, one of them `slowdown` times slower (1 to 10).
-
-    who: "always rank 1" is slow, or "a random rank each step". slack: how many steps a rank may be ahead of the
-    slowest; local SGD averages every slack + 1 steps, asynchronous training takes None for no bound, and synchronous
-    training has none.
-    """
-
-    scheme = OneOf(SCHEMES[0], SCHEMES)
-    who = OneOf(WHO[0], WHO)
-    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1])
-    slack = Setting(4)
-    controls = ("scheme", "who", "slowdown", "slack")
-
-    @classmethod
-    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        slack = settings["slack"]
-        if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
-            raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
-        if settings["scheme"] == "local" and slack is None:
-            raise BadParameter("slack=None: expected a number for local SGD, which would never average without a bound")
-        return settings
-
-    @classmethod
-    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
-        scheme, slack = settings["scheme"], settings["slack"]
-        bounded = LARGEST if slack is None else slack  # local SGD needs a bound
-        return [chooser("scheme", "scheme", SCHEMES, scheme_words,
-                        lambda name: {"scheme": name, "slack": bounded if name == "local" else slack}),
-                chooser("slow is", "who", WHO),
-                slider("slowdown", "slowdown", SLOWDOWNS, settings["slowdown"], "× {}".format),
-                slider("slack", "slack", SLACKS[:-1] if scheme == "local" else SLACKS, slack,
-                       lambda each: slack_words(scheme, each), enabled=scheme != "synchronous")]  # it has none
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(**settings)
 
 
 def run(scheme: str, who: str, slowdown: int, slack: int | None) -> StragglerRun:
@@ -101,13 +61,11 @@ def scene_of(scheme: str, who: str, slowdown: int, slack: int | None) -> Scene:
                "stale: by how many steps the furthest rank is ahead of a gradient")
     name = scheme_words(scheme, None if scheme == "synchronous" else slack)
     waits = ", ".join(f"rank {rank} {shown.waiting(rank):.0%}" for rank in range(NUM_RANKS))
-    return Scene(
-        key=f"{scheme} | {who} | x{slowdown} | slack={slack}", asked=f"{name}, {slowness_words(who, slowdown)}",
-        headline=headline, detail=detail,
-        sentence=f"Stragglers, {name}, {slowness_words(who, slowdown)}: {headline}. {detail}",
-        alternative=f"{headline}. {detail} Waiting: {waits}. All schemes: "
-                    + "; ".join(f"{name} {words}" for name, _, words, _ in compared),
-        height=foot + 30, marks=tuple(sheet.marks))
+    asked = f"{name}, {slowness_words(who, slowdown)}"
+    others = "; ".join(f"{name} {words}" for name, _, words, _ in compared)
+    return sheet.scene("Stragglers", f"{scheme} | {who} | x{slowdown} | slack={slack}", asked, headline, detail,
+                       foot + 30, f"Waiting: {waits}. All schemes: {others}",
+                       f"Stragglers, {asked}: {headline}. {detail}")
 
 
 def add_rank(sheet: Sheet, rank: int, spans: Sequence[Span], waits: str) -> None:
@@ -190,3 +148,37 @@ def staleness_words(run: StragglerRun, slack: int | None) -> str:
     if slack is None and most:
         return "ever more stale"
     return f"up to {most} step{'s' * (most != 1)} stale" if most else "never stale"
+
+
+class Stragglers(Explorable, draw=scene_of):
+    """Four ranks that train together by `scheme`, one of them `slowdown` times slower (1 to 10).
+
+    who: "always rank 1" is slow, or "a random rank each step". slack: how many steps a rank may be ahead of the
+    slowest; local SGD averages every slack + 1 steps, asynchronous training takes None for no bound, and synchronous
+    training has none.
+    """
+
+    scheme = OneOf(SCHEMES[0], SCHEMES)
+    who = OneOf(WHO[0], WHO)
+    slowdown = WholeNumber(3, SLOWDOWNS[0], SLOWDOWNS[-1])
+    slack = Setting(4)
+
+    @classmethod
+    def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        slack = settings["slack"]
+        if slack is not None and (type(slack) is not int or not 0 <= slack <= LARGEST):
+            raise BadParameter(f"slack={slack!r}: expected a whole number from 0 to {LARGEST}, or None for no bound")
+        if settings["scheme"] == "local" and slack is None:
+            raise BadParameter("slack=None: expected a number for local SGD, which would never average without a bound")
+        return settings
+
+    @classmethod
+    def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
+        scheme, slack = settings["scheme"], settings["slack"]
+        bounded = LARGEST if slack is None else slack  # local SGD needs a bound
+        return [chooser("scheme", "scheme", SCHEMES, scheme_words,
+                        lambda name: {"scheme": name, "slack": bounded if name == "local" else slack}),
+                chooser("slow is", "who", WHO),
+                slider("slowdown", "slowdown", SLOWDOWNS, settings["slowdown"], "× {}".format),
+                slider("slack", "slack", SLACKS[:-1] if scheme == "local" else SLACKS, slack,
+                       lambda each: slack_words(scheme, each), enabled=scheme != "synchronous")]  # it has none

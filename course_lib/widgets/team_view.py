@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.pictures.scene import WIDTH, Scene, Sheet
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import BadParameter, SceneExplorable, Setting, require_one_of
-from course_lib.widgets.controls import Control, chooser
+from course_lib.widgets.base import BadParameter, Control, Explorable, Setting, chooser, require_one_of
 
 if TYPE_CHECKING:
     from course_lib.runtime import Team
@@ -76,10 +75,8 @@ def scene_of(name: str, snapshot: Snapshot) -> Scene:
     headline, detail = texts(name, snapshot)
     held = ". ".join(rank_words(number, rank, name) for number, rank in ranks.items())
     lines = max([len(rank["names"]) for rank in ranks.values()] + [ROWS + 2])
-    return Scene(
-        key=f"{name} {hashlib.sha256(json.dumps(snapshot, sort_keys=True).encode()).hexdigest()[:12]}",
-        asked=name, headline=headline, detail=detail, sentence=f"TeamView, {name}: {headline}; {detail}",
-        alternative=f"{headline}. {detail}. {held}", height=TOP + LINE * lines + 8, marks=tuple(sheet.marks))
+    digest = hashlib.sha256(json.dumps(snapshot, sort_keys=True).encode()).hexdigest()[:12]
+    return sheet.scene("TeamView", f"{name} {digest}", name, headline, detail, TOP + LINE * lines + 8, held)
 
 
 def add_bytes(sheet: Sheet, number: str, rank: dict[str, Any], x: float, wide: float) -> None:
@@ -122,7 +119,7 @@ def add_values(sheet: Sheet, number: str, held: dict[str, Any] | None, differ: s
             tint = 0.75 * (1 - (value - lowest) / (highest - lowest)) if known else 0.3
             role = f"rank {int(number) % 8}" if (row, column) in differ else "other"
             sheet.rect(f"rank {number} {row},{column}", role, x + column * cell, TOP + LINE + 6 + row * cell, cell,
-                       cell, tint, f"rank {number} [{row}, {column}]: {value:.6g}")
+                       cell, tint=tint, hint=f"rank {number} [{row}, {column}]: {value:.6g}")
 
 
 def texts(name: str, snapshot: Snapshot) -> tuple[str, str]:
@@ -177,12 +174,11 @@ class NameSetting(Setting):
         raise BadParameter(f"{self.name}={value!r}: expected a name that a rank has, or {ALL_NAMES!r}")
 
 
-class TeamView(SceneExplorable):
+class TeamView(Explorable, draw=scene_of):
     """What the ranks of a team hold: `TeamView.of(team, "loss")`, which is drawn anew after each cell."""
 
     name = NameSetting(ALL_NAMES)
     snapshot = SnapshotSetting(made_up_snapshot())
-    controls = ("name", "snapshot")
 
     @classmethod
     def of(cls, team: Team, name: str = ALL_NAMES) -> TeamView:
@@ -209,10 +205,6 @@ class TeamView(SceneExplorable):
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         require_one_of("name", settings["name"], [ALL_NAMES, *names_in(settings["snapshot"])])
         return settings
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(**settings)
 
 
 def snapshot_of(team: Team) -> Snapshot:

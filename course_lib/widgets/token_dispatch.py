@@ -11,8 +11,7 @@ from typing import Any
 from course_lib.pictures.palette import RANK_COLOURS, ink_on
 from course_lib.pictures.scene import Scene, Sheet, bars, legend
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider
 
 RANKS, EXPERTS, TOKENS = 4, 8, 16  # TOKENS on each rank; expert e is on rank e // 2
 SKEWS = (0.0, 0.5, 1.0, 1.5, 2.0)
@@ -128,9 +127,9 @@ TOKEN, QUEUE_LEFT, PLACE, LANE = 19, 486, 10, 26  # a token at home; a place in 
 LONGEST = 28  # columns of a queue
 
 
-def scene_of(shown: Dispatched) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """Left the tokens at home with the experts they ask for, right the experts' queues; below, other capacities."""
-    sheet = Sheet()
+    sheet, shown = Sheet(), dispatch(**settings)
     sheet.text("home is", "label", LEFT, 14, "At home: the expert that each token asks for")
     sheet.text("queues are", "label", QUEUE_LEFT - 74, 14, "After dispatch: the experts and their queues")
     for rank in range(RANKS):
@@ -148,11 +147,9 @@ def scene_of(shown: Dispatched) -> Scene:
     finding, detail = texts(shown)
     asked = (f"popularity 1/place^{shown.skew:g}, k = {shown.k}, {capacity_words(shown.capacity_factor)}, "
              f"{shown.steps} steps of balancing")
-    return Scene(
-        key=f"skew={shown.skew:g} k={shown.k} capacity={shown.capacity_factor} steps={shown.steps}", asked=asked,
-        headline=finding, detail=detail, sentence=f"TokenDispatch, {asked}: {finding}; {detail}",
-        alternative=f"{finding}. {detail}. Rows of the experts: {', '.join(map(str, shown.load))}",
-        height=bottom + 52 + 20 * len(rows) + 8, marks=tuple(sheet.marks))
+    key = f"skew={shown.skew:g} k={shown.k} capacity={shown.capacity_factor} steps={shown.steps}"
+    return sheet.scene("TokenDispatch", key, asked, finding, detail, bottom + 52 + 20 * len(rows) + 8,
+                       f"Rows of the experts: {', '.join(map(str, shown.load))}")
 
 
 def add_home(sheet: Sheet, shown: Dispatched, rank: int, y: float) -> None:
@@ -207,7 +204,7 @@ def texts(shown: Dispatched) -> tuple[str, str]:
                      f"{human_bytes(2 * shown.rows_sent * ROW_BYTES)} at D = 4096 in 16 bits; {even} rows if even")
 
 
-class TokenDispatch(SceneExplorable):
+class TokenDispatch(Explorable, draw=scene_of):
     """64 tokens on four ranks, `k` of eight experts for each, by popularity 1 / place^`skew`.
 
     `capacity_factor`: a rank sends an expert at most this times k 16/8 rows, None without limit. `balancing`: steps of
@@ -218,7 +215,6 @@ class TokenDispatch(SceneExplorable):
     k = OneOf(1, (1, 2))
     capacity_factor = OneOf(None, CAPACITIES)
     balancing = WholeNumber(0, 0, MOST_STEPS)
-    controls = ("skew", "k", "capacity_factor", "balancing")
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
@@ -226,7 +222,3 @@ class TokenDispatch(SceneExplorable):
                 chooser("experts a token, k", "k", (1, 2)),
                 chooser("capacity", "capacity_factor", CAPACITIES, capacity_words),
                 slider("steps of balancing", "balancing", STEPS, settings["balancing"])]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(dispatch(**settings))

@@ -9,8 +9,7 @@ from course_lib.costs.network import Group, Network, network_of
 from course_lib.facts import accelerator, interconnect, measured_collectives
 from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.pictures.units import human_bytes
-from course_lib.widgets.base import OneOf, SceneExplorable
-from course_lib.widgets.controls import Control, chooser
+from course_lib.widgets.base import Control, Explorable, OneOf, chooser
 
 NODES, PER_NODE = 2, 8
 DEVICES = ("A100", "H100", "B200")
@@ -68,11 +67,8 @@ def scene_of(device: str, call: str, group: str) -> Scene:
     bars(sheet, BARS, END, 178, 24, [(name, rate, gigabytes(rate), name == group) for name, rate in rates.items()])
     headline, detail = texts(device, call, group)
     asked = f"{CALLS[call]}, {group}, {device}"
-    return Scene(
-        key=f"{device} {call} {group}", asked=asked, headline=headline, detail=detail,
-        sentence=f"WhichWire, {asked}: {headline}; {detail}",
-        alternative=f"{headline}. {detail}. " + ". ".join(f"{name}: {gigabytes(rate)}" for name, rate in rates.items()),
-        height=394, marks=tuple(sheet.marks))
+    by_group = ". ".join(f"{name}: {gigabytes(rate)}" for name, rate in rates.items())
+    return sheet.scene("WhichWire", f"{device} {call} {group}", asked, headline, detail, 394, by_group)
 
 
 def add_nodes(sheet: Sheet, device: str, call: str, group: str) -> None:
@@ -148,19 +144,14 @@ def gigabytes(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
-class WhichWire(SceneExplorable):
+class WhichWire(Explorable, draw=scene_of):
     """Two nodes of eight `device`, whose ranks stand in groups of a shape, `group`, that all make the same `call`."""
 
     call = OneOf("all_gather", CALLS)
     group = OneOf("two whole nodes", GROUPS)
     device = OneOf("H100", DEVICES)
-    controls = ("call", "group", "device")
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("call", "call", CALLS, lambda call: CALLS[call]), chooser("group", "group", GROUPS),
                 chooser("device", "device", DEVICES)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(**settings)

@@ -13,8 +13,7 @@ from course_lib.costs.memory import STAGE_NAMES, USABLE, Memory, device_memory
 from course_lib.pictures.palette import ROLES
 from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks, width_of
 from course_lib.pictures.units import gigabytes
-from course_lib.widgets.base import OneOf, SceneExplorable, WholeNumber
-from course_lib.widgets.controls import Control, chooser, slider
+from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider
 
 COUNTS = [2**k for k in range(13)]  # what the slider offers; Python takes any number
 MODELS = [model.name for model in facts.MODELS]
@@ -119,9 +118,10 @@ def need(model: str, num_devices: int, stage: int, recipe: str) -> Need:
 LEFT, RIGHT, TOP, ROW, BAR = 180, 800, 10, 34, 24
 
 
-def scene_of(shown: Need) -> Scene:
+def scene_of(**settings: Any) -> Scene:
     """What a device holds above what GPUs have, and a line where it ends. What is longer than the scale is cut."""
-    sheet, needed, unit = Sheet(), shown.needed, (RIGHT - LEFT) / shown.scale
+    sheet, shown = Sheet(), need(**settings)
+    needed, unit = shown.needed, (RIGHT - LEFT) / shown.scale
     first = 2 if needed.host else 1  # the row of the smallest GPU
     bottom, held = TOP + (first + len(shown.rooms)) * ROW, 0.0
     for row, room in enumerate(shown.rooms, start=first):
@@ -147,12 +147,9 @@ def scene_of(shown: Need) -> Scene:
                ("room", "what a GPU has"), ("spare", "must stay free")]
     legend(sheet, LEFT, bottom + 56, entries)
     verdicts = "; ".join(f"{room.label}: {room.verdict.strip('✓✗ ')}" for room in shown.rooms)
-    return Scene(
-        key=f"{shown.model} n={shown.num_devices} stage={shown.stage} {shown.recipe}",
-        asked=f"{shown.question}, {shown.recipe}", headline=shown.finding, detail=shown.detail,
-        sentence=f"ZeroMemory, {shown.question}, {shown.recipe}: {shown.finding}; {shown.detail}",
-        alternative=f"{shown.finding}. {shown.detail}. Room for it: {verdicts}", height=bottom + 72,
-        marks=tuple(sheet.marks))
+    return sheet.scene("ZeroMemory", f"{shown.model} n={shown.num_devices} stage={shown.stage} {shown.recipe}",
+                       f"{shown.question}, {shown.recipe}", shown.finding, shown.detail, bottom + 72,
+                       f"Room for it: {verdicts}")
 
 
 def add_room(sheet: Sheet, room: Room, y: float, unit: float) -> None:
@@ -179,7 +176,7 @@ def add_total(sheet: Sheet, who: str, num_bytes: float, scale: float, y: float) 
     sheet.text(f"{who} in all", "verdict", x + 8, y + BAR / 2, f"{gigabytes(num_bytes)}{' »' * (num_bytes > scale)}")
 
 
-class ZeroMemory(SceneExplorable):
+class ZeroMemory(Explorable, draw=scene_of):
     """What each of `num_devices` devices holds at ZeRO `stage` (0: data parallel), and which GPU has room for it.
 
     `model` is a name of facts, `recipe` one of RECIPES: number formats, optimiser, where its state lies. Activations
@@ -190,14 +187,9 @@ class ZeroMemory(SceneExplorable):
     num_devices = WholeNumber(8, 1, 100_000)
     stage = WholeNumber(2, 0, 3)
     recipe = OneOf(next(iter(RECIPES)), RECIPES)
-    controls = ("model", "num_devices", "stage", "recipe")
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         return [chooser("model", "model", MODELS),
                 slider("devices", "num_devices", COUNTS, settings["num_devices"], "{:,}".format),
                 chooser("stage", "stage", STAGE_NAMES, STAGE_NAMES.__getitem__), chooser("recipe", "recipe", RECIPES)]
-
-    @classmethod
-    def draw(cls, settings: dict[str, Any]) -> Scene:
-        return scene_of(need(**settings))

@@ -9,7 +9,6 @@ import pytest
 
 from course_lib import widgets
 from course_lib.pictures.palette import css_class
-from course_lib.widgets.base import SceneExplorable
 from tests.browser.conftest import VIEWPORT, photograph
 from tests.browser.static_page import StaticPage
 from tests.browser.widget import ASTRAY, SMALLEST, TWO_IDS, controls_of
@@ -50,17 +49,13 @@ def without_errors(page):
 def require_drawn(page, name):
     """The page shows what Python's widget, as it stands, says."""
     widget, python = page.shown[name], page.python[name]
-    if not isinstance(python, SceneExplorable):
-        text = python.frames["texts"][python.step]
-        widget.wait_for(text["key"])
-        assert widget.headline() == text["headline"]
-        return
     scene = python.current_scene()
     widget.root.locator(f"svg[data-key^={json.dumps(scene.key)}]:not([data-moving])").wait_for()  # a cursor may follow
     assert (widget.headline(), widget.root.locator(".detail").text_content()) == (scene.headline, scene.detail)
     assert widget.painted() == [
         {"kind": mark.kind, "key": mark.key, "class": css_class(mark.role), "at": list(mark.at), "text": mark.text,
-         "anchor": mark.anchor, "hint": mark.hint, "tinted": mark.tint > 0} for mark in scene.marks]
+         "anchor": mark.anchor, "hint": mark.hint, "tinted": mark.tint > 0, "shares": mark.shares}
+        for mark in scene.marks]
 
 
 def counted(page, name, control, kind):
@@ -113,7 +108,7 @@ def test_words_can_be_told_from_what_lies_below_them_stay_inside_and_apart(page)
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_pictures_move_but_not_for_readers_who_want_no_motion(page, motion):
-    """All scenes have one painter, and so do all that play."""
+    """All scenes have one painter, and all that play one player."""
     page.page.emulate_media(reduced_motion=motion)
     for name, control, kind in (("ZeroMemory", "devices", "input"), ("PipelineSchedule", "micro-batches", "input"),
                                 ("RingAllReduce", "Play", "button"), ("CollectiveExplorer", "Play", "button")):

@@ -9,7 +9,8 @@ from tests.browser.static_page import StaticPage
 COVERED = """(picture) => {
     const boxes = (selector) => [...picture.querySelectorAll(selector)].map((node) => node.getBoundingClientRect());
     const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-    const [ranks, chunks, names] = [".box", ".token", ".link-name"].map(boxes);
+    const [ranks, chunks, names] = ["[class^=role-buffer]", "rect[data-key^=message]", "text[data-key^=message]"]
+        .map(boxes);
     const pairs = [...chunks.flatMap((a) => [...ranks, ...names].map((b) => [a, b])),
         ...names.flatMap((a) => ranks.map((b) => [a, b]))];
     return [chunks.length, names.length, pairs.filter(([a, b]) => overlap(a, b)).length];

@@ -12,11 +12,13 @@ from course_lib.pictures.palette import contrast
 from tools.harness.browser import LabNotebook
 
 # The marks of a painted scene as scene.py has them, in the order of painting.
-PAINTED = """(picture) => [...picture.querySelectorAll(":scope > [data-key]")].map((node) => {
-    const numbers = { rect: ["x", "y", "width", "height"], line: ["x1", "y1", "x2", "y2"], text: ["x", "y"] };
+PAINTED = r"""(picture) => [...picture.querySelectorAll(":scope > [data-key]")].map((node) => {
+    const numbers = { rect: ["x", "y", "width", "height"], line: ["x1", "y1", "x2", "y2"], text: ["x", "y"],
+        path: ["d"] };
     const title = node.querySelector("title")?.textContent ?? "";
-    return { kind: node.tagName, key: node.dataset.key, class: node.getAttribute("class"),
-        at: numbers[node.tagName].map((name) => Number(node.getAttribute(name))),
+    const at = numbers[node.tagName].flatMap((name) => node.getAttribute(name).match(/[-.0-9]+/g).map(Number));
+    return { kind: node.tagName === "path" ? "curve" : node.tagName, key: node.dataset.key, at,
+        class: node.getAttribute("class"), shares: /-shares-(\d+)/.exec(node.style.fill)?.[1] ?? "",
         text: node.tagName === "text" ? node.textContent : "", anchor: node.getAttribute("text-anchor") ?? "start",
         hint: title, tinted: node.style.fill.startsWith("color-mix") };
 })"""

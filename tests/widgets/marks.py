@@ -34,6 +34,13 @@ def require_numbers(text: str, expected: list[float]) -> None:
         assert abs(number - other) <= 1.001 * half + 1e-9 * abs(other), (text, expected)
 
 
+def marks_of_film(film: dict, step: int) -> list[Mark]:
+    """The marks of one step, as a browser reads a film."""
+    return [Mark(**{"kind": kind, "key": key, "role": role, "at": at, "waits": bool(waits), **rest, **dict(*change)})
+            for kind, key, role, at, waits, rest, *changes in film["marks"]
+            for steps, *change in changes or [[1 << step]] if steps >> step & 1]
+
+
 class Ruler:
     """Where numbers stand: a straight line through (number, place), as many as are given."""
 
@@ -73,7 +80,7 @@ class Reading:
         return x, y, x + wide, y + tall
 
     def rect(self, key: str, x: tuple | None = None, y: tuple | None = None, hint: list | None = None,
-             role: str | None = None, tint: float | None = None) -> None:
+             role: str | None = None, tint: float | None = None, shares: str | None = None) -> None:
         """A rectangle from x[0] to x[1], whose hint says these numbers."""
         mark = self.take(key)
         assert mark.kind == "rect", key
@@ -83,12 +90,29 @@ class Reading:
             require_numbers(mark.hint, hint)
         assert role is None or mark.role == role, (key, mark.role, role)
         assert tint is None or mark.tint == pytest.approx(tint), (key, mark.tint, tint)
+        assert shares is None or mark.shares == shares, (key, mark.shares, shares)
 
     def line(self, key: str, x: float | None = None, y: float | None = None) -> None:
         """A line that stands at `x`, or lies at `y`."""
         at = self.take(key).at
         for place, ends in ((x, at[::2]), (y, at[1::2])):
             assert place is None or ends == pytest.approx((place, place), abs=SLACK), (key, place)
+
+    def carried(self, key: str, way: str) -> None:
+        """A rectangle that is carried along a curve, in whose middle it stands."""
+        left, top, right, bottom = self.box(key)
+        assert self.marks[key].along == way
+        for numbers, middle in ((self.take(way).at[::2], (left + right) / 2), (self.marks[way].at[1::2],
+                                                                             (top + bottom) / 2)):
+            assert sum(part * number for part, number in zip((1, 3, 3, 1), numbers)) / 8 == pytest.approx(
+                middle, abs=SLACK), (key, "is not in the middle of its way")
+
+    def leads(self, key: str, start: str, end: str, slack: float) -> None:
+        """A curve from beside one rectangle to beside another."""
+        at = self.take(key).at
+        for (x, y), (left, top, right, bottom) in ((at[:2], self.box(start)), (at[-2:], self.box(end))):
+            far = max(left - x, x - right, top - y, y - bottom)
+            assert 0 <= far <= slack, (key, start, end, far)
 
     def text(self, key: str, *numbers: float, beside: str = "", inside: str = "", role: str = "") -> None:
         """Words with these numbers, in the row of the rectangle `beside`, or within the rectangle `inside`."""

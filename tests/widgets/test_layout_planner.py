@@ -9,8 +9,7 @@ from course_lib.planner import Choices, cluster, plan
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.rows import in_metric, job_of_row, published_seconds
 from course_lib.widgets import LayoutPlanner
-from course_lib.widgets.layout_planner import scene_of
-from course_lib.widgets.planned_layout import (
+from course_lib.widgets.layout_planner import (
     HOWS,
     RUNS,
     base_of,
@@ -20,6 +19,7 @@ from course_lib.widgets.planned_layout import (
     job_of,
     nearest_cut,
     row_of,
+    scene_of,
 )
 
 META, OWN = next(iter(RUNS)), "Llama 3 8B on H100, 1M tokens a step"
@@ -36,7 +36,8 @@ def test_a_new_widget_shows_the_run_as_it_was_published(run):
         assert getattr(shown.estimate.job, name) == getattr(base, name), name
     assert shown.estimate.step_s == estimate_job(base).step_s
     assert in_metric(row, base, shown.published_s) == pytest.approx(row["value"])
-    assert [mark.key for mark in scene_of(shown).marks if mark.role == "bound"] == ["published"]
+    assert [mark.key for mark in LayoutPlanner(run).current_scene().marks
+            if mark.role == "bound"] == ["published"]
 
 
 def test_what_a_row_publishes_gives_back_its_value():
@@ -63,7 +64,7 @@ def test_every_choice_uses_every_device_and_has_a_scene(run):
             assert job.num_microbatches * job.micro_batch * job.layout.dp == job.global_batch
             assert nearest_cut(run, devices, name) == name
         last = next(reversed(cuts_of(run, devices)))
-        assert all(scene_of(estimate_layout(run, devices, last, how)).headline for how in HOWS)
+        assert all(scene_of(run=run, devices=devices, cut=last, how=how).headline for how in HOWS)
 
 
 def test_another_number_of_devices_keeps_the_cut_where_it_can():
@@ -88,6 +89,6 @@ def test_any_model_on_any_devices_begins_as_planned_for_the_fewest_and_stands_be
 
 def test_experts_messages_have_a_row_and_no_other_layout_has_one():
     for settings, has_experts in ({"model": "Mixtral 8x7B", "device": "H100", "tokens": "1M"}, True), ({}, False):
-        shown = shown_by(LayoutPlanner(**settings))
-        assert (shown.estimate.layout.ep > 1) == has_experts
-        assert ("time ep" in {mark.key for mark in scene_of(shown).marks}) == has_experts
+        widget = LayoutPlanner(**settings)
+        assert (shown_by(widget).estimate.layout.ep > 1) == has_experts
+        assert ("time ep" in {mark.key for mark in widget.current_scene().marks}) == has_experts

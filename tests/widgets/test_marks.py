@@ -4,6 +4,7 @@ The numbers come from the model, a closed form or a count here, never from what 
 ticks. `Reading.finish` finds a mark that nobody asked for.
 """
 
+import math
 import re
 from collections import Counter
 from fractions import Fraction
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib import facts, pipeline_parallel, widgets
+from course_lib.collectives.plan import plan
 from course_lib.costs.activations import activation_bytes_per_layer, activation_terms
 from course_lib.costs.memory import device_memory
 from course_lib.costs.network import network_of
@@ -25,13 +27,13 @@ from course_lib.pipeline_parallel import SCHEDULES
 from course_lib.sequence_parallel import layout_order
 from course_lib.why_distribute import plan_run
 from course_lib.widgets import expert_load, mesh_explorer, token_dispatch
-from course_lib.widgets.base import SceneExplorable
+from course_lib.widgets.base import Explorable, SteppedExplorable
+from course_lib.widgets.layout_planner import estimate_layout
 from course_lib.widgets.matrix_cut import product_steps
-from course_lib.widgets.planned_layout import estimate_layout
 from tests.widgets.marks import Reading, Ruler, quantities, require_numbers
 
 SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
-          and issubclass(kind, SceneExplorable)]
+          and issubclass(kind, Explorable) and kind is not Explorable]
 FREE = 0.9  # of a device that may be used
 SHAPES = {"half a node": (4, 1), "one node": (8, 1), "two whole nodes": (16, 1), "every other GPU": (8, 2),
           "one of each node": (2, 8)}  # of a group: ranks, and how far apart they stand
@@ -305,6 +307,93 @@ def ring_attention(read, token_layout, num_ranks, step):
               token_layout)
 
 
+def ring_all_reduce(read, num_ranks, step):
+    n, gathered = num_ranks, step - (num_ranks - 1)  # how many chunks each rank has received complete
+
+    def shares(rank, chunk):
+        if 0 < step < n and chunk == (rank - 1 - step) % n:
+            ranks = {(rank - back) % n for back in range(step + 1)}  # the sum that has just arrived
+        else:
+            ranks = set(range(n)) if 0 <= (rank - chunk) % n <= gathered else {rank}
+        return "".join("01"[each in ranks] for each in range(n))
+
+    middles = [((left + right) / 2, (top + bottom) / 2) for left, top, right, bottom in
+               (read.box(f"rank {rank}") for rank in range(n))]
+    centre = sum(y for _, y in middles) / n
+    wide = (middles[1][0] - 450) / math.sin(2 * math.pi / n) if n > 2 else 0
+    for rank, (x, y) in enumerate(middles):  # clockwise on an ellipse, the first one at the top
+        angle, tall = 2 * math.pi * rank / n, centre - middles[0][1]
+        assert (x, y) == pytest.approx((450 + wide * math.sin(angle), centre - tall * math.cos(angle)), abs=1), rank
+    for rank in range(n):
+        read.rect(f"rank {rank}", role=f"buffer of rank {rank}")
+        read.text(f"rank {rank} is", rank, inside=f"rank {rank}")
+        read.leads(f"link {rank}", f"rank {rank}", f"rank {(rank + 1) % n}", slack=8)
+        cells = {(0, chunk): f"rank {rank} chunk {chunk}" for chunk in range(n)}
+        read.grid(cells)
+        for chunk, key in enumerate(cells.values()):
+            new = step > 0 and chunk == (rank - 1 - step) % n
+            read.rect(key, role="arrived" if new else "cell", shares=shares(rank, chunk))
+            read.text(f"{key} is", chunk, role="strong" if new else "quiet")
+            assert read.box(key)[0] < read.marks[f"{key} is"].at[0] < read.box(key)[2]
+            assert read.marks[key].waits and read.marks[f"{key} is"].waits
+        key, chunk = f"message of rank {rank}", (rank - step) % n
+        if step:
+            sent = {(rank - back) % n for back in range(step)} if step < n else set(range(n))
+            read.rect(key, role="cell", shares="".join("01"[each in sent] for each in range(n)))
+            read.text(f"{key} is", chunk)
+            read.carried(key, f"way {rank}")
+            assert read.marks[f"{key} is"].along == f"way {rank}"
+        else:
+            assert key not in read.marks
+    left, _, right, _ = read.box("to send")
+    read.rect("to send")
+    read.rect("sent", (left, left + (right - left) * step / (2 * n - 2)))
+    read.rect("half of it", ((left + right) / 2 - 1, (left + right) / 2 + 1))
+    read.text("sent is", step / n)
+    read.text("to send is", 2, 2 * (n - 1) / n)
+
+
+def collective_explorer(read, op, algorithm, num_ranks, step):
+    n, shown = num_ranks, plan(op, algorithm, num_ranks)
+    adds = any(len(cell) > 1 for state in shown.states for cells in state.cells for cell in cells)
+    messages = shown.steps[step - 1].messages if step else ()
+    arrived = {(message.dst, into) for message in messages for into in message.into}
+    places = len(shown.states[step].cells[0])
+    for half in range(0, places, shown.num_chunks):
+        read.grid({(rank, place): f"{rank}[{place}]" for rank in range(n)
+                   for place in range(half, half + shown.num_chunks)})
+    for place in range(places):
+        read.text(f"place {place}", place % n)
+        assert read.box(f"0[{place}]")[0] < read.marks[f"place {place}"].at[0] < read.box(f"0[{place}]")[2]
+    for rank, cells in enumerate(shown.states[step].cells):
+        read.rect(f"rank {rank}", role=f"rank {rank}")
+        read.text(f"rank {rank} is", rank, beside=f"rank {rank}")
+        for place, cell in enumerate(cells):
+            key, ranks, new = f"{rank}[{place}]", {share.rank for share in cell}, (rank, place) in arrived
+            if adds and cell:
+                shares = "".join("01"[each in ranks] for each in range(n))
+                read.rect(key, role="arrived" if new else "cell", shares=shares)
+            else:
+                read.rect(key, role=f"rank {cell[0].rank}{' arrived' * new}" if cell else "empty", shares="")
+            if cell and not adds:
+                read.text(f"{key} is", cell[0].chunk, inside=key)
+            assert read.marks[key].waits
+    for message in messages:
+        way = f"{message.src} to {message.dst}"
+        read.rect(f"{way} sends", role=f"rank {message.src}")
+        read.carried(f"{way} sends", way)
+        read.leads(way, f"rank {message.src}", f"rank {message.dst}", slack=10)
+    read.line("bound")
+    read.text("bound is", shown.bound)
+    at = Ruler((0, read.box("0 sent")[0]), (float(shown.bound), read.marks["bound"].at[0]))
+    for rank, name in product(range(n), ("sent", "received")):
+        amount = {"sent": shown.sent_by_rank, "received": shown.received_by_rank}[name](step)[rank]
+        role = {"sent": ("present", "too much"), "received": ("other", "too much of other")}[name]
+        read.rect(f"{rank} {name}", at.span(0, float(amount)), role=role[amount > shown.bound])
+        read.text(f"{rank} {name} is", amount, beside=f"{rank} {name}")
+    assert read.take("in all").text.lower() == shown.detail().lower()
+
+
 def stragglers(read, scheme, who, slowdown, slack):
     def run(scheme, slack):
         return simulate_stragglers(scheme, slack, float(slowdown), who, 4, 0.25)
@@ -486,9 +575,11 @@ def zero_memory(read, model, num_devices, stage, recipe):
 
 
 MODEL_OF = {
-    "ActivationMemory": activation_memory, "BucketOverlap": bucket_overlap, "ExpertLoad": expert_load_shares,
+    "ActivationMemory": activation_memory, "BucketOverlap": bucket_overlap, "CollectiveExplorer": collective_explorer,
+    "ExpertLoad": expert_load_shares,
     "FitsOrNot": fits_or_not, "LayoutPlanner": layout_planner, "MatrixCut": matrix_cut, "MeshExplorer": mesh,
-    "PipelineSchedule": pipeline_schedule, "RingAttentionSteps": ring_attention, "Stragglers": stragglers,
+    "PipelineSchedule": pipeline_schedule, "RingAllReduce": ring_all_reduce, "RingAttentionSteps": ring_attention,
+    "Stragglers": stragglers,
     "TeamView": team_view, "TokenDispatch": token_dispatch_queues, "WhichWire": which_wire, "ZeroMemory": zero_memory}
 
 
@@ -506,6 +597,8 @@ def settings_after(kind, walk):
         controls = kind.list_controls(chosen)
         choices = controls[control % len(controls)].choices
         chosen |= choices[choice % len(choices)].change
+        if issubclass(kind, SteppedExplorable):
+            chosen["step"] = min(chosen["step"], kind.last_step(chosen))  # as a widget does
     return chosen
 
 

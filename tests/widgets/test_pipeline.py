@@ -23,8 +23,7 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.pipeline_scene import RUNS, WAITS, WRONG, row_of
-from course_lib.widgets.pipeline_schedule import comparison, with_times
+from course_lib.widgets.pipeline_schedule import RUNS, WAITS, WRONG, comparison, row_of, with_times
 from tests.widgets.pictures import size_and_colours
 
 

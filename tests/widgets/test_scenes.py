@@ -11,16 +11,17 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
 
 from course_lib import widgets
 from course_lib.collectives.steps import MESSAGES
 from course_lib.pictures.painter import ALIGNED, paint, to_png
 from course_lib.pictures.palette import BLUE, ROLES
-from course_lib.pictures.scene import width_of
+from course_lib.pictures.scene import plain_mark, width_of
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
-from course_lib.widgets.base import BadParameter, WholeNumber
+from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
+from tests.widgets.marks import marks_of_film
 from tests.widgets.pictures import size_and_colours
 from tests.widgets.test_marks import SCENES
 
@@ -41,8 +42,11 @@ def test_a_scene_is_a_pure_function_to_plain_json_and_a_widget_sends_it_and_is_m
     widget, settings = kind(), kind().settings()
     scene = widget.scene(settings)
     assert scene == widget.scene({}) == kind.scene({}) and widget.settings() == settings
-    plain = json.loads(json.dumps(scene.plain()))
-    assert plain.items() <= json.loads(json.dumps(widget.frames)).items()
+    plain, frames = json.loads(json.dumps(scene.plain())), json.loads(json.dumps(widget.frames))
+    if issubclass(kind, SteppedExplorable):
+        frames |= frames["scenes"][widget.step] | {"marks": [plain_mark(mark) for mark in
+                                                             marks_of_film(frames, widget.step)]}
+    assert {name: value for name, value in plain.items() if name not in ("asked", "sentence")}.items() <= frames.items()
     with pytest.raises(FrozenInstanceError):
         scene.headline = "another"
     assert kind(*settings.values()).current_scene() == scene
@@ -61,13 +65,13 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_m
         assert scene.headline[-20:] in scene.sentence and scene.alternative.startswith(scene.headline)
         # TeamView's may begin with the name of a variable, which is as it is
         assert kind is widgets.TeamView or not scene.headline[0].islower(), scene.headline
-    before, sentence, settings = widget.frames, repr(widget), widget.settings()
+    before, sentence, settings = widget.current_scene(), repr(widget), widget.settings()
     change = next(choice.change for control in kind.list_controls(settings) for choice in control.choices
                   if settings | choice.change != settings)
     with widget.hold_trait_notifications():
         for name, value in change.items():
             setattr(widget, name, value)
-    assert widget.frames["key"] != before["key"] and repr(widget) != sentence
+    assert widget.current_scene().key != before.key and repr(widget) != sentence
 
 
 @pytest.mark.parametrize("name, given, parameter, choices", [
@@ -125,14 +129,14 @@ REFUSED = {
 def test_what_cannot_be_is_refused_with_the_reason_and_the_old_value_stays(name, snapshot):
     kind, reasons = getattr(widgets, name), []
     for wrong in REFUSED[name]:
-        for make in [lambda wrong: kind(**wrong), *([kind.scene] if kind in SCENES else [])]:
+        for make in (lambda wrong: kind(**wrong), kind.scene):
             with pytest.raises(BadParameter) as refused:
                 make(wrong)
         reasons.append(f"{wrong}: {refused.value}"[:200])
         *fine, (last, value) = wrong.items()
         widget = kind(**dict(fine))
         before = repr(widget), widget.settings(), widget.frames
-        if last in kind.names():
+        if last in kind.controls:
             with pytest.raises(BadParameter):
                 setattr(widget, last, value)
         assert (repr(widget), widget.settings(), widget.frames) == before
@@ -193,6 +197,8 @@ def painted(figure):
             continue
         if isinstance(artist, Rectangle):
             yield "rect", key, (*artist.get_xy(), artist.get_width(), artist.get_height()), "", "start"
+        elif isinstance(artist, PathPatch):
+            yield "curve", key, tuple(artist.get_path().vertices.flatten()), "", "start"
         elif isinstance(artist, Line2D):
             (x1, x2), (y1, y2) = artist.get_data()
             yield "line", key, (x1, y1, x2, y2), "", "start"
@@ -207,6 +213,8 @@ def test_a_picture_is_the_scene_mark_by_mark_in_all_colours_and_is_painted_the_s
     figure = paint(scene)
     png = to_png(figure)
     assert [*painted(figure)] == [(mark.kind, mark.key, mark.at, mark.text, mark.anchor) for mark in scene.marks]
+    bands = [artist for artist in figure.axes[0].patches if isinstance(artist, Rectangle) and artist.get_gid() is None]
+    assert len(bands) == sum(mark.shares.count("1") for mark in scene.marks)
     (width, height), colours = size_and_colours(png)
     assert width > 900 and height > 200 and colours > 4
     assert png == to_png(kind().picture()) and crowded_words(figure) == []
@@ -240,37 +248,32 @@ def test_no_verdict_lies_on_the_line_of_the_limit(name, model):
     assert crossing > 10
 
 
-# What plays: the ring and the explorer, whose pictures are no scenes
-
 def test_a_widget_shows_as_view_picture_and_sentence():
     data, _ = widgets.RingAllReduce(num_ranks=4, step=3)._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/png", "application/vnd.jupyter.widget-view+json"}
 
 
 @pytest.mark.parametrize("op, algorithm", [("", ""), *MESSAGES])
-def test_the_ring_and_every_collective_have_a_picture_and_small_frames_that_json_can_hold(op, algorithm):
+def test_a_film_is_small_and_has_the_scenes_of_all_steps(op, algorithm):
     for num_ranks in (2, 8) if algorithm == "hierarchical" else (2, 5, 8):
-        shown = (widgets.CollectiveExplorer(op, algorithm, num_ranks) if op else
-                 widgets.RingAllReduce(num_ranks=num_ranks, step=2 * num_ranks - 2))
+        shown = widgets.CollectiveExplorer(op, algorithm, num_ranks) if op else widgets.RingAllReduce(num_ranks)
         frames = json.loads(text := json.dumps(shown.frames))
-        assert len(frames["states"]) == len(frames["texts"]) == frames["num_steps"] + 1
-        if op:
-            assert len(frames["sent"]) == frames["num_steps"] + 1
-            assert all(len(cells) == len(frames["columns"]) for state in frames["states"] for cells in state)
+        assert shown.parameters()["step"] == [*range(len(frames["scenes"]))]
+        for step, said in enumerate(frames["scenes"]):
+            scene = shown.scene(shown.settings() | {"step": step})
+            assert [plain_mark(mark) for mark in marks_of_film(frames, step)] == scene.plain()["marks"]
+            assert said.items() <= scene.plain().items()
         assert len(text) < 50_000  # characters, once for each change of a parameter
-        assert crowded_words(shown.picture()) == []
-    (width, height), colours = size_and_colours(to_png(shown.picture()))
-    assert width > 900 and height > 200 and colours > 8
 
 
 def test_frames_follow_the_parameters_and_a_step_beyond_the_last_becomes_the_last():
     ring = widgets.RingAllReduce(num_ranks=8, step=14)
     ring.num_ranks = 3
-    assert (ring.frames["num_ranks"], ring.frames["num_steps"], ring.step) == (3, 4, 4)
+    assert (ring.frames["scenes"][-1]["key"], ring.step) == ("n=3 step=4", 4)
     explorer = widgets.CollectiveExplorer("all_reduce", "naive", 4, step=6)
     with explorer.hold_trait_notifications():
         explorer.op, explorer.algorithm = "broadcast", "tree"
-    assert (explorer.frames["num_steps"], explorer.step) == (2, 2)
+    assert (explorer.frames["scenes"][-1]["key"], explorer.step) == ("broadcast tree n=4 step=2", 2)
     ring = widgets.RingAllReduce(num_ranks=8, step=14)
     ring.set_state({"step": 12, "num_ranks": 2})  # by the browser
     assert (ring.num_ranks, ring.step) == (2, 2)

@@ -48,7 +48,7 @@ def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> d
     shown = widget(*values, **named)
     if shown.sentence() != sentence:
         raise NotTheRecordedWidget(f"{ast.unparse(calls[0])} says {shown.sentence()!r}, recorded is {sentence!r}")
-    return {name: getattr(shown, name) for name in widget.names()}
+    return {name: getattr(shown, name) for name in widget.controls}
 
 
 def first_state(module: str, name: str, settings: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ from playwright.sync_api import Page
 
 from course_lib import widgets
 from course_lib.pictures.palette import css_class
-from course_lib.widgets.base import SceneExplorable
 from tests.browser.widget import Widget, controls_of
 from tests.site.live.page import require_close
 
@@ -34,7 +33,7 @@ def answered(page: Page, name: str) -> None:
 def on_the_page(page: Page, name: str) -> tuple[dict[str, Any], Any]:
     """(the parameters, the frames) of the page's widget."""
     kind = kind_of(name)
-    names = [each for each in kind.names() if getattr(kind, each).metadata.get("sync")]
+    names = [each for each in kind.controls if getattr(kind, each).metadata.get("sync")]
     return page.locator(f"#{name}").evaluate(
         f"(figure, names) => {{ const model = ({MODEL})(figure);"
         " return [Object.fromEntries(names.map((name) => [name, model.get(name)])), model.get('frames')]; }", names)
@@ -48,15 +47,11 @@ def require_what_python_draws(page: Page, name: str) -> None:
     expected = kind(**settings)
     require_close(frames, json.loads(json.dumps(expected.frames)))
     widget = widget_of(page, name)
-    if issubclass(kind, SceneExplorable):
-        scene = expected.current_scene()
-        assert (widget.key().split(" | cursor")[0], widget.headline()) == (scene.key, scene.headline)
-        painted = [{name: mark[name] for name in ("key", "at", "class", "text")} for mark in widget.painted()]
-        require_close(painted, [{"key": mark.key, "at": list(mark.at), "class": css_class(mark.role), "text": mark.text}
-                                for mark in scene.marks])
-    else:
-        text = expected.frames["texts"][expected.step]
-        assert (widget.key(), widget.headline()) == (text["key"], text["headline"])
+    scene = expected.current_scene()
+    assert (widget.key().split(" | cursor")[0], widget.headline()) == (scene.key, scene.headline)
+    painted = [{name: mark[name] for name in ("key", "at", "class", "text")} for mark in widget.painted()]
+    require_close(painted, [{"key": mark.key, "at": list(mark.at), "class": css_class(mark.role), "text": mark.text}
+                            for mark in scene.marks])
 
 
 def move_all_controls(page: Page, name: str) -> int:
