@@ -15,7 +15,7 @@ from course_lib.costs.flops import utilisation
 from course_lib.facts import reported_as
 from course_lib.hybrid_parallel.layout import PLANE, ParallelLayout
 from course_lib.runtime import device, seconds
-from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, whole
+from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, int_if_whole
 
 AXES_BY_NAME = (("tp",), ("cp",), ("pp",), ("dp",), ("dp", "cp"))
 
@@ -62,7 +62,7 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
     # A step has thousands of events and a few groups: the axis is looked up once for each group.
     for events in alike.values():
         axis = axis_of(events[0], layout)
-        found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
+        found[axis] = int_if_whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
     return found
 
 

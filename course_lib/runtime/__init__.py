@@ -38,10 +38,10 @@ from course_lib.runtime.context import device
 from course_lib.runtime.doctor import doctor
 from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, RankDied, RankFailed, TeamEnded
 from course_lib.runtime.hosts import HostsUnavailable, on_hosts
+from course_lib.runtime.instruments.clocks import seconds, sleep
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
 from course_lib.runtime.instruments.memory import MemoryLog, record_memory
 from course_lib.runtime.instruments.recordings import span
-from course_lib.runtime.instruments.seconds import seconds, sleep
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import launch
 from course_lib.runtime.results import Results

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
-from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.instruments.recordings import Recording, keep_recording, this_rank
 from course_lib.runtime.instruments.storage_book import (
     ACTIVATIONS,
     GRADIENTS,
@@ -52,6 +52,7 @@ class MemoryLog(Recording):
 
     ranks: tuple[int, ...]
     tracks: tuple[Track, ...]
+    records = "memory"
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "MemoryLog":
@@ -65,8 +66,7 @@ class MemoryLog(Recording):
 
     def by_rank(self, rank: int) -> "MemoryLog":
         """What one rank recorded. ValueError for a rank that recorded nothing."""
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} recorded no memory; recorded ranks: {list(self.ranks)}")
+        self.check_has(rank)
         return MemoryLog((rank,), (self.tracks[self.ranks.index(rank)],))
 
     @property
@@ -144,10 +144,11 @@ class MemoryLog(Recording):
     def png(self) -> bytes | None:
         if not self.peak:
             return None
-        from course_lib.runtime.instruments.memory_picture import draw  # matplotlib is slow to import
+        from course_lib.runtime.instruments.pictures import draw_memory  # matplotlib is slow to import
 
         whose = f" on rank {self._fullest.rank}" if len(self.ranks) > 1 else ""
-        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}{self._by_allocator()}")
+        detail = f"at the peak{whose}: {self._made_of()}{self._by_allocator()}"
+        return draw_memory(self.tracks, self._headline(), detail)
 
     def _by_allocator(self) -> str:
         if self.allocator_peak is None:
@@ -171,8 +172,8 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     sources: Sources = []
     for name, value in named.items():
         if isinstance(value, nn.Module):
-            sources += [(PARAMETERS, lambda m=value: of_modules(m, "_parameters")),
-                        (OTHER, lambda m=value: of_modules(m, "_buffers"))]
+            sources += [(PARAMETERS, lambda m=value: list_tensors(m, "_parameters")),
+                        (OTHER, lambda m=value: list_tensors(m, "_buffers"))]
         elif isinstance(value, Optimizer):
             # What it steps and no module owns are master copies; or parameters, where no model was named.
             stepped = OPTIMIZER_STATE if has_module or "parameters" in named else PARAMETERS
@@ -182,11 +183,11 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
             sources.append(tensor_source(name, value))
     track = Track(this_rank())
     log = MemoryLog((track.rank,), (track,))
-    with keeping(log), MemoryTracker(track, sources).watching():
+    with keep_recording(log), MemoryTracker(track, sources).watch():
         yield log
 
 
-def of_modules(module: nn.Module, kind: str) -> list[Tensor]:
+def list_tensors(module: nn.Module, kind: str) -> list[Tensor]:
     """What module.parameters() or .buffers() give, in a tenth of their time: a step asks for it several times."""
     if type(module).parameters is not nn.Module.parameters or type(module).buffers is not nn.Module.buffers:
         return list(module.parameters() if kind == "_parameters" else module.buffers())

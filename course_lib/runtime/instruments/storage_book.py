@@ -1,8 +1,6 @@
-"""The storages of one rank: which exist, how large they are, what they are for.
+"""The storages of one rank: which exist, how large they are, what they are for; and the Track of it, as plain data.
 
 A storage is what tensors are views of; counting storages counts tied weights, views and slices once.
-
-What one rank's memory did, as plain data: each storage's allocation, growth, end, and purpose.
 """
 
 import weakref
@@ -15,8 +13,7 @@ import numpy as np
 import torch
 
 from course_lib.runtime import context
-from course_lib.runtime.instruments.dispatch import storages
-from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.tensors import storages_of, tensors_in
 from course_lib.runtime.torch_private import COMPOSITE
 
 # From the weakest to the strongest claim on a storage: when two apply, the later one holds. An nn.Parameter
@@ -131,7 +128,7 @@ class StorageBook:
 
         Not on a weaker claim than a known one: a weight from before does not count once autograd saves it.
         """
-        for storage in storages(tensor):
+        for storage in storages_of(tensor):
             known = self._storages.get(storage._cdata)
             if known is not None and known.claim >= claim and known.num_bytes == storage.nbytes():
                 continue  # nearly always, since the same is claimed several times a step: it counts already
@@ -144,7 +141,7 @@ class StorageBook:
 
     def note_result(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
-        for storage in storages(tensor):
+        for storage in storages_of(tensor):
             known = self._storages.get(storage._cdata)
             if known is None:
                 known = self._observe(storage)
@@ -211,7 +208,7 @@ def shares_memory(storage: torch.UntypedStorage, inputs: Sequence[Any]) -> bool:
     """Whether one of the tensors in `inputs` lives in `storage`."""
     address = storage._cdata
     for tensor in tensors_in(inputs):
-        for other in storages(tensor):
+        for other in storages_of(tensor):
             if other._cdata == address:
                 return True
     return False

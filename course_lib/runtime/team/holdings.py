@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.runtime.instruments.dispatch import storages
+from course_lib.runtime.instruments.recordings import storages
 from course_lib.runtime.tensors import tensors_in
 
 KINDS = ("parameters", "gradients", "optimizer_state", "other")  # as record_memory's; nothing here is an activation
