@@ -67,7 +67,7 @@ def is_stopping(team: Team) -> bool:
     return running is not None and running.error is not None and running.crew.pool.hurried.is_set()
 
 
-def places(team: Team) -> dict[int, str]:
+def rank_lines(team: Team) -> dict[int, str]:
     """Where each rank is, or what it did last."""
     return team._ranks.where()
 

@@ -5,10 +5,9 @@ import torch
 
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew, Lookout
+from course_lib.runtime.ranks.frames import Frame
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
-from course_lib.runtime.ranks.places import Frame
-from course_lib.runtime.ranks.pools import Crew
-from course_lib.runtime.ranks.went_wrong import Lookout
 
 HERE = Frame("train.py", 7, None, "step")
 WORLD, PAIR = (0, 1, 2), (0, 2)
@@ -98,7 +97,7 @@ def test_a_death_tells_its_likely_cause_and_where_the_rank_was_last_seen():
 ])
 def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_message_was_received(counts, in_step):
     crew = Crew(None, Task(0, 3, "gloo", "store", 0, 1, 60.0, b""), {}, stays=True)
-    crew.note_counts(counts)
+    crew.counts |= counts
     assert crew.is_in_step() is in_step
 
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from course_lib.runtime import launch
-from course_lib.runtime.ranks import output as output_module
 from course_lib.runtime.ranks import showing
-from course_lib.runtime.ranks.output import RankOutput, stable_output
+from course_lib.runtime.ranks import showing as output_module
+from course_lib.runtime.ranks.showing import RankOutput, stable_output
 
 # Lines
 

@@ -22,16 +22,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import context, process_group
+from course_lib.runtime import backends, context
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks import debugging, showing
-from course_lib.runtime.ranks import watcher as stopping
-from course_lib.runtime.ranks.diagnosis import tensors_in_line
+from course_lib.runtime.ranks.frames import frames_of_traceback, tensors_in_line
 from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
-from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
-from course_lib.runtime.ranks.watcher import RankWatcher
+from course_lib.runtime.ranks.watcher import RankWatcher, close_connections, close_kept, run_stoppable
 
 _MAX_MEMBERS = 10  # of an exception group that are told
 
@@ -61,7 +59,7 @@ def main_kept_warm(connection: Connection, folder: str) -> None:
     modules = set(sys.modules)
     pending.counts.clear()
     _run_tasks(connection, folder)
-    process_group.leave()
+    backends.leave()
     kill_own_children()
     for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
         if _belongs_to_the_reader(sys.modules[name]):
@@ -103,7 +101,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
             _join_anew(task)
         pending.waiting_in.pop(threading.get_ident(), None)  # a stop may have come just as a call had been noted
         # Only ranks that stay are stopped: of a launch that has failed, all ranks end.
-        return stopping.run_stoppable(lambda: _call(task)) if task.mark else _call(task)
+        return run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
     except SystemExit as exit_:
@@ -130,7 +128,7 @@ def _join(task: Task) -> None:
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     dump = open(task.dump, "w")  # stays open: faulthandler writes to its descriptor when Python cannot run any more
-    faulthandler.enable(dump)  # a library that aborts leaves its place there
+    faulthandler.enable(dump)  # a library that aborts leaves its stack there
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
     # The sockets of DataLoader's workers, which a rank that is killed could not remove.
@@ -146,21 +144,22 @@ def _join(task: Task) -> None:
 
 def _join_anew(task: Task) -> None:
     """After a call in which ranks did not all do the same: a group in which none of its messages is left."""
-    stopping.close_connections()  # of what is still under way there, which nobody waits for any more
-    process_group.leave()
+    close_connections()  # of what is still under way there, which nobody waits for any more
+    backends.leave()
     pending.counts.clear()
     store = _meet(task)
     # A rank that has joined may be stopped. Its connections are closed then, and a peer that still waits for one of
     # them, inside gloo, would wait for ever.
     store.set(f"rank {task.rank} has joined", "")
     store.wait([f"rank {rank} has joined" for rank in range(task.world_size)])
-    stopping.let_go()
+    close_kept()
 
 
 def _meet(task: Task) -> dist.Store:
+    pending.install()
     store = dist.FileStore(task.meeting, task.world_size)
-    process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
-                       store=store, rank=task.rank, world_size=task.world_size)
+    backends.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
+                  store=store, rank=task.rank, world_size=task.world_size)
     return store
 
 

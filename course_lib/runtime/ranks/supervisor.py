@@ -3,7 +3,7 @@
 A launch is one call, after which its ranks go. The ranks of a team stay: whatever goes wrong, they are brought back to
 where they wait for the next call, and those that do not come are ended.
 
-Where ranks are is asked in asking.py; what went wrong is found in went_wrong.py.
+Where ranks are is asked in crew.py; what went wrong is found in diagnosis.py.
 """
 
 import queue
@@ -17,7 +17,8 @@ from typing import Any
 import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
-from course_lib.runtime.ranks import diagnosis, went_wrong
+from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.debugging import Conversation, read_command
 from course_lib.runtime.ranks.messages import (
     STOP,
@@ -32,11 +33,8 @@ from course_lib.runtime.ranks.messages import (
     Typed,
     Whereabouts,
 )
-from course_lib.runtime.ranks.output import RankOutput, read_output
-from course_lib.runtime.ranks.pools import Crew
 from course_lib.runtime.ranks.processes import Closed, RankProcess, hold_interrupts
-from course_lib.runtime.ranks.went_wrong import LaunchRanks
-from course_lib.runtime.results import Results
+from course_lib.runtime.ranks.showing import RankOutput, read_output
 
 _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
@@ -68,7 +66,7 @@ class Supervisor:
         self.began_s = time.monotonic()
         self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="course_lib launch")
+        self._thread = threading.Thread(target=self._run_beside, name="course_lib launch")
         self._over = threading.Event()
 
     @property
@@ -78,8 +76,8 @@ class Supervisor:
 
     # The caller's thread
 
-    def results(self) -> Results:
-        """Run the tasks and return what they return; raises how they ended otherwise."""
+    def run(self) -> tuple[list[Any], list[list[Any]]]:
+        """Run the tasks: (what they return, what each rank recorded). Raises how they ended otherwise."""
         output = RankOutput(self.crew.task.world_size)
         ended = interrupted = False
         self.crew.pool.hurried.clear()
@@ -100,7 +98,7 @@ class Supervisor:
         if interrupted:  # it came as the last rank returned; the cell around launch must still stop
             raise KeyboardInterrupt
         pairs = [cloudpickle.loads(self.ranks.returned[rank].payload) for rank in self.tasks]
-        return Results([result for result, _ in pairs], [logs for _, logs in pairs])
+        return [result for result, _ in pairs], [logs for _, logs in pairs]
 
     def _show(self, output: RankOutput) -> bool:
         try:
@@ -118,9 +116,9 @@ class Supervisor:
 
     # The call's own thread
 
-    def _run(self) -> None:
+    def _run_beside(self) -> None:
         try:
-            self._run_ranks()
+            self._start_and_follow()
         except BaseException as error:  # in tidying up: the caller must not wait for ever
             self.error = self.error or error
         self._over.set()
@@ -133,7 +131,7 @@ class Supervisor:
                 self.shown.put((rank, stream, data), timeout=_LOOKS_EVERY_S)
                 return
 
-    def _run_ranks(self) -> None:
+    def _start_and_follow(self) -> None:
         readers: list[threading.Thread] = []
         started: list[RankProcess] = []
         try:
@@ -178,7 +176,7 @@ class Supervisor:
             self.crew.lost |= set(range(self.crew.task.world_size))
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], _KILL)
-        self.crew.note_counts({rank: report.counts for rank, report in dict(self.reported).items()})
+        self.crew.counts |= {rank: report.counts for rank, report in dict(self.reported).items()}
         if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
             self.crew.group += 1
             self.crew.counts.clear()
@@ -217,7 +215,7 @@ class Supervisor:
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._handle)):
+            if now >= deadline and (late := diagnosis.find_timeout(self.ranks, self.timeout_s, self._handle)):
                 raise late
             if now >= next_question:
                 self._look_around()
@@ -246,16 +244,16 @@ class Supervisor:
             case Quit():
                 raise diagnosis.reader_quit(rank, message)
             case Failed():
-                raise went_wrong.failure(self.ranks, rank, message, self._handle)
+                raise diagnosis.find_failure(self.ranks, rank, message, self._handle)
             case Exited():
                 raise diagnosis.rank_exit(rank, message)
             case Interrupted():
-                raise went_wrong.interrupt(self.ranks, self._handle)
+                raise diagnosis.find_interrupt(self.ranks, self._handle)
             case Closed():
-                raise went_wrong.death(self.ranks, rank)
+                raise diagnosis.find_death(self.ranks, rank)
 
     def _look_around(self) -> None:
-        went_wrong.raise_silent_death(self.ranks)
+        diagnosis.raise_silent_death(self.ranks)
         self.ranks.ask()
         self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
         if self.conversation.stands_still:

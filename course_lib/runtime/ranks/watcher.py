@@ -1,8 +1,7 @@
 """The thread in each rank that answers "where are you?" while the main thread computes, waits or hangs.
 
-Taking a rank out of what it is in the middle of, so that it lives on with all that it holds.
-
-A collective that has begun cannot be called off: gloo waits in C++ until its peers have answered or gone. So its
+It can also take the rank out of what it is in the middle of, so that the rank lives on with all that it holds. A
+collective that has begun cannot be called off: gloo waits in C++ until its peers have answered or gone. So its
 connections are closed under it, whereupon the call raises "connection closed" in the rank itself. Python code is
 stopped by a signal. What neither reaches (one long call into C, a wait for torch's store) ends with the rank's process.
 """
@@ -25,8 +24,8 @@ from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.instruments import pending
+from course_lib.runtime.ranks.frames import Frame, frames_of_thread
 from course_lib.runtime.ranks.messages import DISMISS, STOP, Task, Typed, Whereabouts
-from course_lib.runtime.ranks.places import Frame, frames_of_thread
 from course_lib.runtime.torch_private import abort_groups
 
 DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
@@ -77,7 +76,7 @@ def close_connections() -> None:
     The rank's process group is of no use afterwards, and has to be made anew.
 
     A write that fails in the moment that a peer asks for it is one that gloo forgets: whoever sends it waits for ever.
-    So connections are closed for reading only, and stay open for the peers until `let_go`.
+    So connections are closed for reading only, and stay open for the peers until `close_kept`.
     """
     if context.current is not None and context.current.backend == "nccl":
         with suppress(RuntimeError):  # it cannot: the rank ends, where it does not come back by itself
@@ -95,7 +94,7 @@ def close_connections() -> None:
                     connection.close()
 
 
-def let_go() -> None:
+def close_kept() -> None:
     """Close what `close_connections` has left open, once all ranks have left the old process group."""
     while _kept:
         _kept.popitem()[1].close()

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from course_lib.runtime.ranks.places import with_cells
+from course_lib.runtime.ranks.frames import name_cells
 
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -43,7 +43,7 @@ class RankCell:
 
     def short_name(self) -> str:
         """`In[7]`, where the notebook knows the cell."""
-        return with_cells(self.file)
+        return name_cells(self.file)
 
     def compile(self) -> tuple[CodeType, CodeType | None]:
         """(statements, the expression at the end: None where there is none or a semicolon ends it). SyntaxError."""

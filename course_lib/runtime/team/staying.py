@@ -13,15 +13,15 @@ from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
-from course_lib.runtime.launcher import launch_under_torchrun
+from course_lib.runtime.launcher import Results, launch_under_torchrun
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew
+from course_lib.runtime.ranks.frames import readers_frame
 from course_lib.runtime.ranks.messages import Task, Whereabouts
 from course_lib.runtime.ranks.parcels import pack_call
-from course_lib.runtime.ranks.places import readers_frame
-from course_lib.runtime.ranks.pools import BranchPool, Crew, WarmPool
+from course_lib.runtime.ranks.pools import BranchPool, WarmPool
 from course_lib.runtime.ranks.processes import hold_interrupts
 from course_lib.runtime.ranks.supervisor import Supervisor
-from course_lib.runtime.results import Results
 from course_lib.runtime.team.namespace import do_nothing
 from course_lib.runtime.team.rank_cell import name_ranks
 
@@ -93,7 +93,7 @@ class StayingRanks:
             tasks = self.crew.make_tasks(packed, ranks, group=self._joined)
         self._running = Supervisor(self.crew, tasks, self.crew.task.timeout_s)
         try:
-            return self._running.results()
+            return Results(*self._running.run())
         except (LaunchError, LaunchInterrupted) as error:
             left = self._say_what_is_left(error, group, lost)
             error.args = (f"{diagnosis.for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
@@ -119,12 +119,12 @@ class StayingRanks:
     def _note_states(self, what: str, ran: Supervisor) -> None:
         for rank in ran.tasks:
             report = ran.reported.get(rank)
-            place = readers_frame(getattr(report, "frames", ()))
+            line = readers_frame(getattr(report, "frames", ()))
             if rank in self.crew.lost:
                 self.states[rank] = f"has ended in {what}"
-            elif place is not None:
+            elif line is not None:
                 verb = "was stopped" if getattr(report, "type_name", "") == "Stopped" else "failed"
-                self.states[rank] = f"{verb} at {place.where()}"
+                self.states[rank] = f"{verb} at {line.where()}"
             else:
                 self.states[rank] = f"has run {what}"
 
@@ -150,8 +150,8 @@ class StayingRanks:
 
 
 def _say_where(seen: Whereabouts) -> str:
-    place = readers_frame(seen.frames)
-    return f"{'waits' if seen.waits_in else 'is'} at {place.where()}" if place else "is at work"
+    line = readers_frame(seen.frames)
+    return f"{'waits' if seen.waits_in else 'is'} at {line.where()}" if line else "is at work"
 
 
 class TorchrunRanks:

@@ -1,19 +1,13 @@
 """A team: ranks that stay from one cell to the next, each with names of its own.
 
-    team = start_ranks(world_size=4)
+    team = start_ranks(world_size=4)        with the arguments of launch
     team.run(step, 3)                       as launch(step, 3), in ranks that remember
     team[2]["x"], team[2].eval("x.norm()")  what one rank holds
     team.pull("loss"), team.push(lr=0.1)    from all, to all
-    %%ranks                                 a cell in all of them; %%ranks 0,2 in two
+    %%ranks                                 a cell in all of them; %%ranks 0,2 in two; also 1-3
 
-`start_ranks(world_size=4)`: ranks that stay, with the arguments of launch.
-
-%%ranks: a cell that runs in the ranks of the newest open team, among the names of each.
-
-    %%ranks                 in all ranks
-    %%ranks 0,2             in these; also 1-3
-
-What they print, show and raise comes as from launch. The value of the last expression is the cell's, by rank.
+%%ranks runs in the newest open team. What its ranks print, show and raise comes as from launch; the value of the last
+expression is the cell's, by rank.
 """
 
 import html
@@ -28,12 +22,10 @@ from typing import Any, Literal
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime import backends, context
-from course_lib.runtime.launcher import check_is_function, check_options
+from course_lib.runtime.launcher import Results, check_is_function, check_options
 from course_lib.runtime.ranks.pools import pool_that_stays
-from course_lib.runtime.results import Results
 from course_lib.runtime.team import namespace
-from course_lib.runtime.team.holdings import KINDS, RankHoldings
-from course_lib.runtime.team.namespace import take_snapshot
+from course_lib.runtime.team.namespace import KINDS, RankHoldings, take_snapshot
 from course_lib.runtime.team.rank_cell import Lender, RankCell, RankTexts, remember_text
 from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
 

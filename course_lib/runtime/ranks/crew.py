@@ -1,35 +1,107 @@
-"""What went wrong in a launch, once a rank has failed, died or is late: hears the other ranks out, then says it.
+"""The ranks of a launch or a team: their processes from start to end, and where those are that run one call.
 
-diagnosis.py finds the words; here is the waiting that comes before. Several ranks often end together, and all but one
-of them only because the first one did.
-
-Hang detection: ranks are asked where they are, and their answers say how long each has waited on one line.
-
-Only what was seen counts. On a machine that has stood still, or had no core for a rank, time has passed that nobody
-looked into: it says nothing of ranks.
-
-The ranks of one call, and asking them where they are: by message, and by signal where they cannot answer.
+Ranks are asked where they are, by message, and by signal where they cannot answer; their answers say how long each has
+waited on one line. Only what was seen counts. On a machine that has stood still, or had no core for a rank, time has
+passed that nobody looked into: it says nothing of ranks.
 """
 
+import glob
+import os
 import queue
+import secrets
+import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
-from course_lib.runtime.errors import LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
-from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.messages import ASK, Absent, Failed, Returned, Task, Whereabouts
-from course_lib.runtime.ranks.places import Frame, frames_of_dump
-from course_lib.runtime.ranks.pools import Crew
+from course_lib.runtime.operations import POINT_TO_POINT
+from course_lib.runtime.ranks.frames import Frame, frames_of_dump
+from course_lib.runtime.ranks.messages import ASK, DISMISS, Absent, Counts, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.processes import RankProcess
 
+if TYPE_CHECKING:
+    from course_lib.runtime.ranks.pools import Pool
+
+LEAVE_S = 5.0  # time for a rank to close what it opened
 _STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
 _TIMES = 6  # that each rank was seen still, before all count as stuck, however long that took
+_ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
+_DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
+
+
+class Crew:
+    """`task` has what all its ranks and calls have in common. `stays`: more calls may come after one that has ended."""
+
+    def __init__(self, pool: "Pool", task: Task, env: dict[str, str], stays: bool = False):
+        self.pool, self.task, self.env, self.stays = pool, task, env, stays
+        self.processes: list[RankProcess] = []
+        self.counts: dict[int, Counts] = {}  # rank -> its communication calls, as it last said
+        self.lost: set[int] = set()  # ranks whose processes have ended
+        self.forced: set[int] = set()  # of those the ones that had to be ended, since they did not leave a call
+        self.group = 0
+
+    def make_tasks(self, call: bytes, ranks: Collection[int] | None = None, group: int | None = None) -> list[Task]:
+        """The same call for each of `ranks` (None: all), in the process group of that number (None: the newest)."""
+        group = self.group if group is None else group
+        return [replace(self.task, rank=rank, call=call, group=group) for rank in range(self.task.world_size)
+                if ranks is None or rank in ranks]
+
+    def start(self, tasks: list[Task]) -> Iterator[RankProcess]:
+        """The processes that run `tasks`: with the first ones they are started, one after another, so that the first
+        can start its work while the next is forked.
+        """
+        if self.processes:
+            yield from (self.processes[task.rank] for task in tasks)
+            return
+        for process in self.pool.processes(self.task.world_size, self.env, tasks[0].call):
+            if self.stays and not process.end_of_output:
+                process.end_of_output = f"\0course_lib {secrets.token_hex(8)} {process.rank}\0".encode()
+            self.processes.append(process)
+            yield process
+
+    def give(self, task: Task) -> None:
+        """Send a task to its rank. OSError where the rank has ended."""
+        process = self.processes[task.rank]
+        process.send(replace(task, mark=process.end_of_output) if self.stays else task)
+
+    def exit_code(self, rank: int) -> int | None:
+        """None while the rank's process is alive."""
+        return self.pool.exit_code(self.processes[rank])
+
+    def is_in_step(self) -> bool:
+        """Whether every rank has made the same calls on each group, and as many sends as receives: then no message of
+        one can be taken for another one's later on.
+        """
+        keys = {key for counts in self.counts.values() for key in counts}
+        made = {key: [self.counts.get(rank, {}).get(key, 0) for rank in key[1]] for key in keys}
+        messages = {group: [sum(made.get((op, group), [0])) for op in POINT_TO_POINT] for _, group in keys}
+        return (all(len(set(counts)) == 1 for (op, _), counts in made.items() if op not in POINT_TO_POINT)
+                and all(sends == receives for sends, receives in messages.values()))
+
+    def dismiss(self, ranks: Collection[int]) -> set[int]:
+        """Ranks whose call has ended, well or not, may leave; the others can only be stopped."""
+        for rank in ranks:
+            try:
+                self.processes[rank].send(DISMISS)
+            except OSError:  # it has ended: the reader of its messages tells
+                pass
+        return set(ranks)
+
+    def finish(self, dismissed: Collection[int]) -> None:
+        """End all processes and whatever they have started. LaunchError where the pool's own process is gone."""
+        self.pool.finish(dismissed, LEAVE_S)
+
+    def clear_up(self) -> None:
+        """When nobody reads from the ranks any more: their files go, and the pool may go."""
+        for path in glob.glob(glob.escape(self.task.store) + "*"):
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+        self.pool.release()  # after the files: it may leave with its folder
 
 
 @dataclass(frozen=True)
@@ -105,10 +177,6 @@ class Lookout:
         return {**self.absent, **self.seen, **self.returned}
 
 
-_ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
-_DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
-
-
 class LaunchRanks:
     """What is known of the ranks of `crew` that run one call. The supervisor fills `returned`."""
 
@@ -125,16 +193,12 @@ class LaunchRanks:
     def all_returned(self) -> bool:
         return len(self.returned) == len(self.tasks)
 
-    def exit_code(self, rank: int) -> int | None:
-        """None while the rank's process is alive."""
-        return self.crew.exit_code(rank)
-
     def ask(self) -> None:
         """Every unfinished rank, where it is; its answer comes as an event."""
         for rank in self.lookout.unfinished_ranks():
             self.lookout.ask(rank)
 
-    def silent_frames(self, handle: Callable[[int, Any], None]) -> dict[int, tuple[Frame, ...]]:
+    def find_silent(self, handle: Callable[[int, Any], None]) -> dict[int, tuple[Frame, ...]]:
         """Ask and wait: where the ranks are that do not answer in time. `handle` takes the answers of the others."""
         return self._frames_by_signal(self._ask_and_wait(handle))
 
@@ -161,82 +225,8 @@ class LaunchRanks:
         for rank in ranks:
             self.crew.pool.signal(self.crew.processes[rank], signal.SIGUSR1)
         deadline = time.monotonic() + _DUMP_S
-        while (any(not frames[rank] and self.exit_code(rank) is None for rank in ranks)
+        while (any(not frames[rank] and self.crew.exit_code(rank) is None for rank in ranks)
                and time.monotonic() < deadline):
             time.sleep(0.02)
             frames = {rank: seen or frames_of_dump(self.tasks[rank].dump) for rank, seen in frames.items()}
         return frames
-
-
-_ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
-_TOGETHER_S = 0.1  # failures this close in time are told as one
-
-Handler = Callable[[int, Any], None]  # the supervisor's: takes what a rank says, and raises where that ends the launch
-
-
-def death(ranks: LaunchRanks, rank: int) -> RankDied:
-    """The connection of `rank` has closed, or its process has ended."""
-    deadline = time.monotonic() + 2.0
-    while (code := ranks.exit_code(rank)) is None and time.monotonic() < deadline:
-        time.sleep(0.005)  # its connection closes a moment before the process can be reaped
-    last_words = frames_of_dump(ranks.tasks[rank].dump)  # written when a library aborts or memory is violated
-    return diagnosis.rank_death(rank, code, last_words, ranks.lookout.seen.get(rank))
-
-
-def raise_silent_death(ranks: LaunchRanks) -> None:
-    """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
-    for rank in ranks.lookout.unfinished_ranks():
-        if ranks.exit_code(rank) is not None and ranks.events.empty():
-            raise death(ranks, rank)
-
-
-def failure(ranks: LaunchRanks, first: int, failed: Failed, handle: Handler) -> RankFailed:
-    """Which of the failures that arrive together is the story, and which are only its echo.
-
-    Raises what `handle` raises where a death, an exit or an interrupt comes in between: then that is the story.
-    """
-    failures = {first: failed}
-    ranks.ask()
-    until = time.monotonic() + (_ECHO_S if diagnosis.is_echo(failed) else _TOGETHER_S)
-    while len(failures) + len(ranks.returned) < len(ranks.tasks) and time.monotonic() < until:
-        try:
-            rank, message = ranks.events.get(timeout=_TOGETHER_S)
-        except queue.Empty:
-            raise_silent_death(ranks)
-            continue
-        if isinstance(message, Failed):
-            failures[rank] = message
-            if not diagnosis.is_echo(message):
-                until = min(until, time.monotonic() + _TOGETHER_S)
-        elif isinstance(message, (Returned, Whereabouts)) or all(map(diagnosis.is_echo, failures.values())):
-            handle(rank, message)  # a death, an exit or an interrupt: the failures so far were its echo
-    return _first_cause(ranks, failures)
-
-
-def _first_cause(ranks: LaunchRanks, failures: dict[int, Failed]) -> RankFailed:
-    true = {rank: failed for rank, failed in failures.items() if not diagnosis.is_echo(failed)} or failures
-    kind = next(iter(true.values())).type_name  # of the first that arrived
-    alike = sorted(rank for rank, failed in true.items() if failed.type_name == kind)
-    rank = alike[0]
-    exception = None
-    if true[rank].exception is not None:
-        try:
-            exception = cloudpickle.loads(true[rank].exception)
-        except Exception:  # an exception class that cannot be rebuilt: its text is in the message anyway
-            exception = None
-    sightings = {r: seen for r, seen in ranks.lookout.sightings().items() if r not in failures}
-    return diagnosis.rank_failure(rank, true[rank], alike[1:], sightings, exception)
-
-
-def timeout(ranks: LaunchRanks, timeout_s: float, handle: Handler) -> LaunchTimeout | None:
-    """None where the last rank returned while all were asked where they are."""
-    silent = ranks.silent_frames(handle)
-    if ranks.all_returned:
-        return None
-    return diagnosis.launch_timeout(ranks.lookout.sightings(), silent, timeout_s)
-
-
-def interrupt(ranks: LaunchRanks, handle: Handler) -> LaunchInterrupted:
-    """The reader has interrupted the cell: where every rank was."""
-    silent = ranks.silent_frames(handle)
-    return LaunchInterrupted(diagnosis.interruption(ranks.lookout.sightings(), silent))
