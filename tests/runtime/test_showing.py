@@ -36,7 +36,7 @@ def test_under_a_notebook_test_what_is_printed_and_shown_comes_in_rank_order(cap
     lines = []
     with monkeypatch.context() as patch:
         patch.setattr(showing.os, "write", lambda _, line: lines.append(line) or len(line))
-        showing.send({"text/plain": "picture"}, {})
+        showing.send_bundle({"text/plain": "picture"}, {})
     output = RankOutput(2)
     output.add(1, "stdout", lines[0])
     output.add(0, "stdout", b"first\n")
