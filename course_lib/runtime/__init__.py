@@ -31,7 +31,7 @@ from course_lib.runtime.ranks.pools import start_at_each_cell_of
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
 # itself, below, and while the reader reads. Elsewhere, where perhaps nothing is launched, the first launch starts it.
 if sys.platform == "linux" and context.in_jupyter_kernel():
-    start_at_each_cell_of(sys.modules["IPython"].get_ipython())
+    start_at_each_cell_of(context.ipython_shell())
 
 from course_lib.runtime import launcher
 from course_lib.runtime.context import device
@@ -48,9 +48,9 @@ from course_lib.runtime.team import team
 from course_lib.runtime.team.team import Team, start_ranks
 
 if context.in_jupyter_kernel():
-    launcher.explain_in(sys.modules["IPython"].get_ipython())
-if context.in_ipython():
-    team.register_in(sys.modules["IPython"].get_ipython())
+    launcher.explain_in(context.ipython_shell())
+if context.ipython_shell() is not None:
+    team.register_in(context.ipython_shell())
 
 __all__ = [
     "CommunicationLog",

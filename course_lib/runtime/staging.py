@@ -173,11 +173,9 @@ class StagedWork(Work):
         return done
 
     def is_success(self) -> bool:
-        """Whether it ended without an error."""
         return self._host.is_success()
 
     def exception(self) -> Any:
-        """The error that it ended with."""
         return self._host.exception()
 
     def result(self) -> list[Tensor]:
@@ -186,11 +184,9 @@ class StagedWork(Work):
         return self._own(self._host.result())
 
     def source_rank(self) -> int:
-        """From which rank it came."""
         return self._host.source_rank()
 
-    def _source_rank(self) -> int:
-        return self._host._source_rank()
+    _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors on the GPU, done when they are copied back."""

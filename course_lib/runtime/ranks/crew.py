@@ -13,7 +13,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,18 +80,13 @@ class Crew:
         return (all(len(set(counts)) == 1 for (op, _), counts in made.items() if op not in POINT_TO_POINT)
                 and all(sends == receives for sends, receives in messages.values()))
 
-    def dismiss(self, ranks: Collection[int]) -> set[int]:
-        """Ranks whose call has ended, well or not, may leave; the others can only be stopped."""
+    def finish(self, ranks: Collection[int]) -> None:
+        """End all processes and whatever they have started; those of `ranks`, whose call has ended, may leave by
+        themselves. LaunchError where the pool's own process is gone.
+        """
         for rank in ranks:
-            try:
-                self.processes[rank].send(DISMISS)
-            except OSError:  # it has ended: the reader of its messages tells
-                pass
-        return set(ranks)
-
-    def finish(self, dismissed: Collection[int]) -> None:
-        """End all processes and whatever they have started. LaunchError where the pool's own process is gone."""
-        self.pool.finish(dismissed, LEAVE_S)
+            self.processes[rank].tell(DISMISS)
+        self.pool.finish(set(ranks), LEAVE_S)
 
     def clear_up(self) -> None:
         """When nobody reads from the ranks any more: their files go, and the pool may go."""
@@ -120,10 +114,7 @@ class Lookout:
 
     def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned],
                  absent: dict[int, Absent] | None = None) -> None:
-        self.ranks = ranks
-        self.processes = processes
-        self.returned = returned
-        self.absent = absent or {}
+        self.ranks, self.processes, self.returned, self.absent = ranks, processes, returned, absent or {}
         self.seen: dict[int, Whereabouts] = {}
         self.still: dict[int, Still] = {}  # those that wait
         self.unanswered = set(ranks)  # ranks not to be asked now; at first they have no task yet
@@ -132,12 +123,7 @@ class Lookout:
         """Ask a rank where it is, unless a question is open."""
         if rank not in self.unanswered:
             self.unanswered.add(rank)
-            self.tell(rank, ASK)
-
-    def tell(self, rank: int, message: Any) -> None:
-        """Send a message to a rank; nothing where it has ended."""
-        with suppress(OSError):  # it has ended: the reader of its messages tells
-            self.processes[rank].send(message)
+            self.processes[rank].tell(ASK)
 
     def note(self, rank: int, now: Whereabouts) -> None:
         """Take a rank's answer: has it moved since the last one, or waited in the same call?"""
@@ -146,9 +132,9 @@ class Lookout:
         self.unanswered.discard(rank)
         still = self.still.pop(rank, None)
         if now.waits_in is not None:
-            goes_on = still is not None and before is not None and now.is_still_since(before, _STILL_CPU)
-            self.still[rank] = (Still(still.since, now.clock_s, still.times + 1) if goes_on else
-                                Still(now.clock_s, now.clock_s))
+            goes_on = still and before and now.is_still_since(before, _STILL_CPU)
+            since, times = (still.since, still.times + 1) if goes_on else (now.clock_s, 0)
+            self.still[rank] = Still(since, now.clock_s, times)
 
     def still_for_s(self, rank: int) -> float:
         """How long it was seen to wait on the same line without using the CPU; 0 where it does not."""

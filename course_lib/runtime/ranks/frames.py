@@ -8,7 +8,6 @@ import dis
 import linecache
 import os
 import re
-import sys
 import sysconfig
 import traceback as tracebacks
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from course_lib.runtime import context
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -71,9 +72,7 @@ class Frame:
     def where(self) -> str:
         """`cell In[7], line 3`, or `train.py, line 3`; for the notebook's process, which knows its cells."""
         cell = _cells().get(self.file)
-        if cell is not None:
-            return f"cell In[{cell}], line {self.line}"
-        return f"{_short(self.file)}, line {self.line}"
+        return f"{_short(self.file) if cell is None else f'cell In[{cell}]'}, line {self.line}"
 
     def code(self) -> str:
         """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
@@ -93,10 +92,8 @@ def name_cells(text: str) -> str:
 
 def _cells() -> dict[str, int]:
     """File name -> execution count of the cells of this notebook."""
-    if "IPython" not in sys.modules:
-        return {}
-    shell = sys.modules["IPython"].get_ipython()
-    return getattr(shell.compile, "_filename_map", {}) if shell is not None else {}
+    shell = context.ipython_shell()
+    return {} if shell is None else getattr(shell.compile, "_filename_map", {})
 
 
 def _short(file: str) -> str:

@@ -162,8 +162,7 @@ class WarmPool:
             streams = {"stdout": warm.process.stdout, "stderr": warm.process.stderr}
             process = RankProcess(rank, warm.process.pid, warm.connection, streams, warm.end_of_output)
             self._ranks.append(process)
-            with suppress(OSError):  # it has ended: whoever gives it its task, or waits for its answer, tells
-                process.send(ours)
+            process.tell(ours)
             yield process
 
     has_ended = False  # no process stands between the notebook and its ranks

@@ -48,15 +48,13 @@ _ENDS = (Returned, Failed, Exited, Quit)
 
 class Supervisor:
     """The caller's thread only shows output and waits, so that an interrupt finds nothing half done; a thread of the
-    call's own talks to the ranks and decides how it ends."""
+    call's own talks to the ranks and decides how it ends.
+    """
 
     def __init__(self, crew: Crew, tasks: list[Task], timeout_s: float) -> None:
-        self.crew = crew
-        self.tasks = {task.rank: task for task in tasks}
-        self.timeout_s = timeout_s
+        self.crew, self.timeout_s = crew, timeout_s
         self.ranks = LaunchRanks(crew, tasks)
-        self.events = self.ranks.events
-        self.lookout = self.ranks.lookout
+        self.tasks, self.events, self.lookout = self.ranks.tasks, self.ranks.events, self.ranks.lookout
         # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
         # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
         self.shown: queue.Queue = queue.Queue(maxsize=1000)
@@ -64,7 +62,8 @@ class Supervisor:
         self.reported: dict[int, Any] = {}  # rank -> how its function has ended
         self.closed: set[int] = set()  # ranks from which no more messages come
         self.began_s = time.monotonic()
-        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
+        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)),
+                                         lambda rank, typed: crew.processes[rank].tell(typed))
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run_beside, name="course_lib launch")
         self._over = threading.Event()
@@ -151,7 +150,7 @@ class Supervisor:
             if self.crew.stays:
                 self._bring_back()
             else:  # the readers go on adding to what is reported
-                self.crew.finish(self.crew.dismiss(list(self.reported)))
+                self.crew.finish(list(self.reported))
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
         until = time.monotonic() + _READ_WITHIN_S  # a process that could not be ended may hold pipes open
@@ -167,7 +166,7 @@ class Supervisor:
             stopped = True
             for rank in out:
                 if rank in self.given:  # not in the middle of its task, which has not got through to it yet
-                    self.lookout.tell(rank, STOP)
+                    self.crew.processes[rank].tell(STOP)
             with suppress(queue.Empty):
                 self.events.get(timeout=_ASK_EVERY_S)
         self.crew.forced |= set(out)
@@ -176,18 +175,16 @@ class Supervisor:
             self.crew.lost |= set(range(self.crew.task.world_size))
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], _KILL)
-        self.crew.counts |= {rank: report.counts for rank, report in dict(self.reported).items()}
-        if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
+        reports = dict(self.reported)  # a copy: the readers may add to it
+        self.crew.counts |= {rank: report.counts for rank, report in reports.items()}
+        cut_off = stopped or self.closed or any(getattr(each, "in_communication", False) for each in reports.values())
+        if self.error is not None and (cut_off or not self.crew.is_in_step()):
             self.crew.group += 1
             self.crew.counts.clear()
 
     def _ranks_out(self) -> list[int]:
         """Ranks that live, and are still in the call."""
         return [rank for rank in self.tasks if rank not in self.reported and rank not in self.closed]
-
-    def _was_in_communication(self) -> bool:
-        reports = list(self.reported.values())  # a copy, as above: the readers may add to it
-        return bool(self.closed) or any(getattr(report, "in_communication", False) for report in reports)
 
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
@@ -256,9 +253,7 @@ class Supervisor:
         diagnosis.raise_silent_death(self.ranks)
         self.ranks.ask()
         self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
-        if self.conversation.stands_still:
-            return
-        if self.lookout.all_still_for_s() >= _STILL_S:
+        if not self.conversation.stands_still and self.lookout.all_still_for_s() >= _STILL_S:
             raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
 
 

@@ -168,24 +168,17 @@ class RankWatcher:
         frames = frames_of_thread(stacks.pop(self._main, None))
         del stacks
         calls = list(pending.waiting_in.get(self._main, ()))  # a copy: the main thread goes on meanwhile
-        waits_in, call = None, None
-        if self._others_at_work(files):
-            pass
-        elif calls:
-            waits_in, call = str(calls[0]), calls[0]
-        elif frames:
-            waits_in = _waiting_function(frames)
+        waits_in = call = None
+        if not self._others_at_work(files):
+            call = calls[0] if calls else None
+            waits_in = str(call) if call else _waiting_function(frames)
         return Whereabouts(frames, waits_in, call, dict(pending.counts), busy_s(), time.monotonic())
 
     def _others_at_work(self, files: dict[int, str]) -> bool:
         """Whether a thread that the function started may yet do what the main thread waits for."""
-        for thread in threading.enumerate():
-            if thread.ident in (self._main, self._thread.ident) or thread.ident not in files:
-                continue
-            in_a_lock = files[thread.ident] == threading.__file__
-            if not in_a_lock and not pending.waiting_in.get(thread.ident):
-                return True
-        return False
+        others = {thread.ident for thread in threading.enumerate()} - {self._main, self._thread.ident}
+        in_no_lock = [other for other in others if files.get(other, threading.__file__) != threading.__file__]
+        return any(not pending.waiting_in.get(other) for other in in_no_lock)
 
 
 def busy_s() -> float:
@@ -206,9 +199,7 @@ def busy_s() -> float:
 
 
 def _waiting_function(frames: tuple[Frame, ...]) -> str | None:
-    if frames[-1].function == _BACKWARD:
+    if frames and frames[-1].function == _BACKWARD:
         return "backward(), in which a hook waits for the other ranks"
-    for frame in frames:
-        if frame.is_communication and frame.function in _WAITING_FUNCTIONS:
-            return f"{frame.function}(...)"
-    return None
+    return next((f"{frame.function}(...)" for frame in frames
+                 if frame.is_communication and frame.function in _WAITING_FUNCTIONS), None)

@@ -49,12 +49,11 @@ def _is_notebooks(name: str) -> bool:
 def borrow(code: dict[str, Any], data: dict[str, Any]) -> None:
     """What a rank does not have under these names is the notebook's: code as it is now; data, which the rank keeps."""
     names = all_names()
-    for name, value in code.items():
-        if name not in names or _is_notebooks(name):
-            names[name] = _lent[name] = value
-    for name, value in data.items():
+    for name, value in (code | data).items():
         if name not in names or _is_notebooks(name):
             names[name] = value
+            if name in code:
+                _lent[name] = value
 
 
 def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str | None:
@@ -171,32 +170,26 @@ def tensors_by_kind(value: Any) -> Iterator[tuple[str, Tensor]]:
     """(kind, tensor) for all that can be seen in a value: modules, optimisers, lists and dicts, and objects' parts."""
     if isinstance(value, nn.Module):
         for parameter in value.parameters():
-            yield from _of_parameter(parameter)
+            yield from _with_gradient("parameters", parameter)
         yield from (("other", buffer) for buffer in value.buffers())
     elif isinstance(value, Optimizer):
         for group in value.param_groups:
             for parameter in group["params"]:
-                yield from _of_parameter(parameter)
+                yield from _with_gradient("parameters", parameter)
         yield from (("optimizer_state", tensor) for tensor in tensors_in(list(value.state.values())))
     elif isinstance(value, (list, tuple, dict)):
         for part in value.values() if isinstance(value, dict) else value:
             yield from tensors_by_kind(part)
     else:
         for tensor in tensors_in(value):
-            yield from _of_parameter(tensor) if isinstance(tensor, nn.Parameter) else _of_tensor(tensor)
+            yield from _with_gradient("parameters" if isinstance(tensor, nn.Parameter) else "other", tensor)
         for part in getattr(value, "__dict__", {}).values() if not isinstance(value, (type, Tensor)) else ():
             if isinstance(part, (nn.Module, Optimizer, Tensor)):
                 yield from tensors_by_kind(part)
 
 
-def _of_parameter(parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-    yield "parameters", parameter
-    if parameter.grad is not None:
-        yield "gradients", parameter.grad
-
-
-def _of_tensor(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    yield "other", tensor
+def _with_gradient(kind: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield kind, tensor
     if tensor.is_leaf and tensor.grad is not None:
         yield "gradients", tensor.grad
 

@@ -143,8 +143,7 @@ class StayingRanks:
             self.story = "closed"
             with hold_interrupts(self.crew.pool.hurried):
                 with suppress(LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
-                    self.crew.finish(self.crew.dismiss([rank for rank in range(len(self.crew.processes))
-                                                        if rank not in self.crew.lost]))
+                    self.crew.finish(set(range(len(self.crew.processes))) - self.crew.lost)
                 self.crew.clear_up()
                 self.crew.pool.close()
 
