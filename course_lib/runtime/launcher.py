@@ -50,23 +50,24 @@ class Results(list):
     @property
     def communication(self) -> CommunicationLog:
         """Every record_communication() of every rank, as one log."""
-        return CommunicationLog.merge(self._logs(CommunicationLog, "record_communication"))
+        return self._merge(CommunicationLog)
 
     @property
     def memory(self) -> MemoryLog:
         """Every record_memory() of every rank, as one log."""
-        return MemoryLog.merge(self._logs(MemoryLog, "record_memory"))
+        return self._merge(MemoryLog)
 
     @property
     def timeline(self) -> Timeline:
         """Every record_timeline() of every rank, as one timeline."""
-        return Timeline.merge(self._logs(Timeline, "record_timeline"))
+        return self._merge(Timeline)
 
-    def _logs(self, kind: type, recorder: str) -> list[Any]:
+    def _merge(self, kind: type[recordings.Recording]) -> Any:
         logs = [log for of_rank in self.recorded for log in of_rank if isinstance(log, kind)]
         if not logs:
-            raise ValueError(f"nothing was recorded: use `with {recorder}(): ...` inside the launched function")
-        return logs
+            raise ValueError(f"nothing was recorded: use `with record_{kind.records}(): ...` inside the launched "
+                             "function")
+        return kind.merge(logs)
 
 
 def launch(

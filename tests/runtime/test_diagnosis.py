@@ -5,7 +5,7 @@ import torch
 
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
-from course_lib.runtime.ranks.crew import Crew, Lookout
+from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.frames import Frame
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
 
@@ -106,12 +106,14 @@ def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_mes
 LINE = "rank 1 waits here"
 
 
-def lookout_after(*sightings, ranks=2, returned=()):
+def seen_after(*sightings, ranks=2, returned=()):
     """After (rank, the rank's clock, the line on which it waits or None where it computes, CPU seconds so far)."""
-    lookout = Lookout(list(range(ranks)), [], {rank: Returned(b"", {}) for rank in returned})
+    crew = Crew(None, Task(0, ranks, "gloo", "store", 0, 1, 60.0, b""), {})
+    seen = LaunchRanks(crew, crew.make_tasks(b""))
+    seen.returned |= {rank: Returned(b"", {}) for rank in returned}
     for rank, clock_s, line, busy_s in sightings:
-        lookout.note(rank, Whereabouts((), line, None, {(str(line), ()): 1}, busy_s, clock_s))
-    return lookout
+        seen.note(rank, Whereabouts((), line, None, {(str(line), ()): 1}, busy_s, clock_s))
+    return seen
 
 
 def every(rank, begin_s, end_s):
@@ -120,19 +122,19 @@ def every(rank, begin_s, end_s):
 
 
 def test_ranks_are_stuck_for_as_long_as_all_that_are_left_were_seen_to_wait():
-    assert lookout_after(*every(0, 0, 4), *every(1, 1, 4)).all_still_for_s() == 3.0
-    assert lookout_after(*every(0, 0, 4), *every(1, 5, 9)).all_still_for_s() <= 0.0  # rank 0 may compute by now
-    assert lookout_after(*every(0, 0, 4), returned=(1,)).all_still_for_s() == 4.0
-    assert lookout_after(returned=(0, 1)).all_still_for_s() == 0.0
+    assert seen_after(*every(0, 0, 4), *every(1, 1, 4)).all_still_for_s() == 3.0
+    assert seen_after(*every(0, 0, 4), *every(1, 5, 9)).all_still_for_s() <= 0.0  # rank 0 may compute by now
+    assert seen_after(*every(0, 0, 4), returned=(1,)).all_still_for_s() == 4.0
+    assert seen_after(returned=(0, 1)).all_still_for_s() == 0.0
 
 
 def test_a_machine_that_stands_still_for_a_minute_is_no_deadlock():
     paused = [(rank, clock_s, LINE, 0.0) for clock_s in (0.0, 0.25, 60.0, 60.25) for rank in (0, 1)]
-    lookout = lookout_after(*paused)
-    assert lookout.still_for_s(0) == 60.25 and lookout.all_still_for_s() == 0.0
+    seen = seen_after(*paused)
+    assert seen.still_for_s(0) == 60.25 and seen.all_still_for_s() == 0.0
 
 
 @pytest.mark.parametrize("moved", [(0, 3.0, "elsewhere", 0.0), (0, 3.0, None, 0.0), (0, 3.0, LINE, 2.0)])
 def test_a_rank_that_moved_computed_or_used_the_cpu_begins_anew(moved):
-    lookout = lookout_after(*every(0, 0, 2.75), *every(1, 0, 6), moved, *every(0, 3.25, 5))
-    assert 0.0 <= lookout.all_still_for_s() <= 2.0
+    seen = seen_after(*every(0, 0, 2.75), *every(1, 0, 6), moved, *every(0, 3.25, 5))
+    assert 0.0 <= seen.all_still_for_s() <= 2.0

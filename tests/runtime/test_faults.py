@@ -188,7 +188,7 @@ def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp
 
     def open_and_ask(ranks, heed):
         gate.touch()
-        while not ranks.all_returned:
+        while ranks.unfinished_ranks():
             heed(*ranks.events.get(timeout=30))
         return ask(ranks, heed)
 

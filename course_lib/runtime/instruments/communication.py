@@ -25,14 +25,7 @@ from course_lib.runtime.instruments.recordings import (
     this_rank,
     watch_operators,
 )
-from course_lib.runtime.operations import (
-    NAMESPACES,
-    NOT_COUNTED,
-    POINT_TO_POINT,
-    Operation,
-    Transfer,
-    find_operation,
-)
+from course_lib.runtime.operations import NAMESPACES, NOT_COUNTED, POINT_TO_POINT, Operation, Transfer, find_operation
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import OpOverload, group_of_name
 
@@ -171,8 +164,7 @@ class CommunicationLog(Recording):
             return "CommunicationLog: nothing was recorded; wrap the code in `with record_communication():`"
         logs = [self.by_rank(rank) for rank in self.ranks]
         if len({log._summary() for log in logs}) == 1:
-            who = f"each of {len(logs)} ranks" if len(logs) > 1 else f"rank {self.ranks[0]}"
-            return f"CommunicationLog: {who} {logs[0]._summary()}"
+            return f"CommunicationLog: {self.who()} {logs[0]._summary()}"
         finding = f"CommunicationLog: {len(logs)} ranks {self._summary()}"
         sent = {log.ranks[0]: sum_or_none(event.sent_bytes for event in log.events) for log in logs}
         if None in sent.values():
@@ -246,10 +238,9 @@ def table(log: CommunicationLog) -> str:
 
 def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
     """Calls, message bytes, sent bytes of `events`, then the bytes that each of `ranks` sent."""
-    message_bytes = [event.message_bytes for event in events]
-    sent_bytes = [[event.sent_bytes for event in events]]
-    sent_bytes += [[event.sent_bytes for event in events if event.rank == rank] for rank in ranks]
-    return [number(len(events)), *(number(sum_or_none(column)) for column in (message_bytes, *sent_bytes))]
+    columns = [[event.message_bytes for event in events], [event.sent_bytes for event in events],
+               *([event.sent_bytes for event in events if event.rank == rank] for rank in ranks)]
+    return [number(len(events)), *(number(sum_or_none(column)) for column in columns)]
 
 
 def list_partners(events: list[CommunicationEvent]) -> str:

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol
 
@@ -164,7 +165,8 @@ def _follow(group: ProcessGroup, work: Any, calls: list[GroupCall], batch: bool 
     if listeners and calls[0].on_stream:
         _finish_beside(group, work, calls, batch)
     elif listeners:
-        _finish_by_future(work, calls)
+        with suppress(RuntimeError):  # gloo's send and recv have no future: wait() tells
+            work.get_future().add_done_callback(lambda _: _finish(calls))
 
 
 def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> GroupCall:
@@ -213,13 +215,6 @@ def _finish(calls: list[GroupCall]) -> None:
         if first:
             for listener in listeners:
                 listener.end_call(call)
-
-
-def _finish_by_future(work: Work, calls: list[GroupCall]) -> None:
-    try:
-        work.get_future().add_done_callback(lambda _: _finish(calls))
-    except RuntimeError:  # gloo's send and recv have no future: wait() tells
-        pass
 
 
 _beside = threading.Lock()

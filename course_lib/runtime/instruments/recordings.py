@@ -21,10 +21,14 @@ _open: list["Recording"] = []
 
 
 class Recording(Drawn):
-    """Base of every log. `records` is what it has of a rank, in words."""
+    """Base of every log; `record_communication` has `records = "communication"`."""
 
     ranks: tuple[int, ...]
     records = "nothing"
+
+    def who(self) -> str:
+        """Each of its ranks, as the subject of a sentence."""
+        return f"each of {len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
 
     def check_has(self, rank: int) -> None:
         """ValueError for a rank that recorded nothing at all."""

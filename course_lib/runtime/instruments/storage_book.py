@@ -21,6 +21,7 @@ from course_lib.runtime.torch_private import COMPOSITE
 CLAIMS = ("other", "activations", "parameters", "optimizer_state", "gradients", "parameters")
 OTHER, ACTIVATIONS, SEEN_PARAMETERS, OPTIMIZER_STATE, GRADIENTS, PARAMETERS = range(len(CLAIMS))
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
+CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))
 
 
 @dataclass(frozen=True)

@@ -186,9 +186,12 @@ class Timeline(Recording):
         if not self.ranks:
             return "Timeline: nothing was recorded; wrap the code in `with record_timeline():`"
         who = f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
-        lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
-                 for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
-        texts = [f"{counts.total()} {what}{name_counts(counts)}" for what, counts in lanes]
+        texts = []
+        for what, lane in (("spans", "compute"), ("communication calls", "communication")):
+            counts = Counter(event.name for event in self.events if event.lane == lane)
+            shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_NAMES]]
+            names = f" ({', '.join(shown)}{', ...' if len(counts) > MAX_NAMES else ''})" if counts else ""
+            texts.append(f"{counts.total()} {what}{names}")
         said = f": {claim(self.headline, self.holds)}" if self.headline else ""
         return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
@@ -230,14 +233,6 @@ class Timeline(Recording):
 
         return draw_timeline(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts(),
                              self._shared_cores())
-
-
-def name_counts(counts: Counter) -> str:
-    """The first names with their counts, in brackets."""
-    if not counts:
-        return ""
-    shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_NAMES]]
-    return f" ({', '.join(shown)}{', ...' if len(counts) > MAX_NAMES else ''})"
 
 
 @contextmanager

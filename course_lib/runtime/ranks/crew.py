@@ -107,23 +107,30 @@ class Still:
     times: int = 0
 
 
-class Lookout:
-    """`processes` are those of all ranks, `ranks` the numbers of those that are at work. `returned` is the supervisor's
-    to fill; `absent` ranks take no part.
-    """
+class LaunchRanks:
+    """What is known of the ranks of `crew` that run one call. The supervisor fills `returned`."""
 
-    def __init__(self, ranks: list[int], processes: list[RankProcess], returned: dict[int, Returned],
-                 absent: dict[int, Absent] | None = None) -> None:
-        self.ranks, self.processes, self.returned, self.absent = ranks, processes, returned, absent or {}
+    def __init__(self, crew: Crew, tasks: list[Task]) -> None:
+        self.crew = crew
+        self.tasks = {task.rank: task for task in tasks}
+        self.events: queue.Queue = queue.Queue()  # (rank, message of messages.py, or Closed)
+        self.returned: dict[int, Returned] = {}
+        self.absent = {rank: Absent(crew.counts.get(rank, {})) for rank in range(crew.task.world_size)
+                       if rank not in self.tasks}  # they take no part in the call
         self.seen: dict[int, Whereabouts] = {}
         self.still: dict[int, Still] = {}  # those that wait
-        self.unanswered = set(ranks)  # ranks not to be asked now; at first they have no task yet
+        self.unanswered = set(self.tasks)  # ranks not to be asked now; at first they have no task yet
 
-    def ask(self, rank: int) -> None:
-        """Ask a rank where it is, unless a question is open."""
-        if rank not in self.unanswered:
-            self.unanswered.add(rank)
-            self.processes[rank].tell(ASK)
+    def unfinished_ranks(self) -> list[int]:
+        """Ranks that have not returned."""
+        return [rank for rank in self.tasks if rank not in self.returned]
+
+    def ask(self, ranks: Collection[int] | None = None) -> None:
+        """`ranks` (None: all unfinished ones), unless a question is open, where they are; answers come as events."""
+        for rank in self.unfinished_ranks() if ranks is None else ranks:
+            if rank not in self.unanswered:
+                self.unanswered.add(rank)
+                self.crew.processes[rank].tell(ASK)
 
     def note(self, rank: int, now: Whereabouts) -> None:
         """Take a rank's answer: has it moved since the last one, or waited in the same call?"""
@@ -154,35 +161,9 @@ class Lookout:
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
 
-    def unfinished_ranks(self) -> list[int]:
-        """Ranks that have not returned."""
-        return [rank for rank in self.ranks if rank not in self.returned]
-
     def sightings(self) -> dict[int, Whereabouts | Returned | Absent]:
         """The last answer of each rank that has given one, the returns, and who takes no part."""
         return {**self.absent, **self.seen, **self.returned}
-
-
-class LaunchRanks:
-    """What is known of the ranks of `crew` that run one call. The supervisor fills `returned`."""
-
-    def __init__(self, crew: Crew, tasks: list[Task]) -> None:
-        self.crew = crew
-        self.tasks = {task.rank: task for task in tasks}
-        self.events: queue.Queue = queue.Queue()  # (rank, message of messages.py, or Closed)
-        self.returned: dict[int, Returned] = {}
-        absent = {rank: Absent(crew.counts.get(rank, {})) for rank in range(crew.task.world_size)
-                  if rank not in self.tasks}
-        self.lookout = Lookout(list(self.tasks), crew.processes, self.returned, absent)
-
-    @property
-    def all_returned(self) -> bool:
-        return len(self.returned) == len(self.tasks)
-
-    def ask(self) -> None:
-        """Every unfinished rank, where it is; its answer comes as an event."""
-        for rank in self.lookout.unfinished_ranks():
-            self.lookout.ask(rank)
 
     def find_silent(self, handle: Callable[[int, Any], None]) -> dict[int, tuple[Frame, ...]]:
         """Ask and wait: where the ranks are that do not answer in time. `handle` takes the answers of the others."""
@@ -190,10 +171,9 @@ class LaunchRanks:
 
     def _ask_and_wait(self, handle: Callable[[int, Any], None]) -> list[int]:
         """Ask every unfinished rank; returns those that did not answer in time."""
-        silent, until = set(self.lookout.unfinished_ranks()), time.monotonic() + _ANSWER_S
+        silent, until = set(self.unfinished_ranks()), time.monotonic() + _ANSWER_S
         while silent and time.monotonic() < until:
-            for rank in silent:  # again and again, for one that takes its task in this moment could not be asked yet
-                self.lookout.ask(rank)
+            self.ask(silent)  # again and again, for one that takes its task in this moment could not be asked yet
             try:
                 rank, message = self.events.get(timeout=0.05)
             except queue.Empty:

@@ -74,10 +74,8 @@ class Conversation:
             self.end_turn(self._turn)
 
     def _next(self) -> None:
-        if self._open is not None:
-            return
         mine = [item for item in self._waiting if self._turn in (None, item[0])]
-        if mine:
+        if mine and self._open is None:
             self._waiting.remove(mine[0])
             self._turn = self._open = mine[0][0]
             self._prompt(*mine[0])
@@ -128,13 +126,8 @@ class RankDebugger(pdb.Pdb):
         return stack[first:], current - first
 
     def interaction(self, *arguments: Any) -> None:
-        """Stop at a frame: get the notebook's sources first, so that listings have text."""
+        """Stop at a frame: get the text of cells first, which only the notebook has, so that listings have it."""
         frame = arguments[0] if arguments and isinstance(arguments[0], FrameType) else None
-        self.learn_sources(frame)
-        super().interaction(*arguments)
-
-    def learn_sources(self, frame: FrameType | None) -> None:
-        """The text of cells, which only the notebook has."""
         unknown = set()
         while frame is not None:
             file = frame.f_code.co_filename
@@ -144,6 +137,7 @@ class RankDebugger(pdb.Pdb):
         if unknown:
             for file, text in self.ask(Asks("", tuple(sorted(unknown)))).sources.items():
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        super().interaction(*arguments)
 
     def readline(self) -> str:
         """The next command: pdb reads it from here."""

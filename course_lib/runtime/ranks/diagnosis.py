@@ -10,6 +10,7 @@ import signal
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -54,8 +55,11 @@ def rank_failure(
         lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in stack]
     elif stack:
         lines.insert(1, f"    {line.code()}")
-    if failure.in_communication:
-        lines += _elsewhere(sightings, without=rank)
+    # Where the others were when a communication call failed: usually in a call that does not match.
+    others = [f"  rank {other} was in {seen.waits_in}{_at(seen.frames)}"
+              for other, seen in _waiting(sightings).items() if other != rank and seen.waits_in]
+    if failure.in_communication and others:
+        lines += ["", "Meanwhile:", *others]
     return RankFailed("\n".join(lines), rank, exception)
 
 
@@ -73,23 +77,15 @@ def _members(group: Failed, indent: str = "    ") -> list[str]:
     return lines
 
 
-def _elsewhere(sightings: Sightings, without: int) -> list[str]:
-    """Where the others were when a communication call failed: usually in a call that does not match."""
-    others = [f"  rank {rank} was in {seen.waits_in}{_at(seen.frames)}"
-              for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
-    return ["", "Meanwhile:", *others] if others else []
-
-
 def rank_death(
     rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
 ) -> RankDied:
     """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
-    if exit_code is None:
-        how = "ended for an unknown reason"
-    elif exit_code < 0:
-        how = f"was killed by {_signal_name(-exit_code)}"
-    else:
-        how = f"ended with exit code {exit_code} before its function returned"
+    how = "ended for an unknown reason"
+    if exit_code is not None:
+        names = {each.value: f"{each.name} (signal {each.value})" for each in signal.Signals}
+        how = (f"ended with exit code {exit_code} before its function returned" if exit_code >= 0
+               else f"was killed by {names.get(-exit_code, f'signal {-exit_code}')}")
     message = f"rank {rank} {how}"
     if at := _at_code(last_words or (last_seen.frames if last_seen else ())):
         message += f"\n  {'crashed' if last_words else 'last seen'}{at}"
@@ -100,13 +96,6 @@ def rank_death(
     if exit_code == -9:
         message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
     return RankDied(message, rank, exit_code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"
 
 
 def rank_exit(rank: int, exited: Exited) -> RankDied:
@@ -205,14 +194,12 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
     done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
     returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
     return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
-            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. "
+            f"{_ranks(absent)} {_verb('have', absent)} {done}{returned}. "
             "Every rank of a group must call it equally often.")
 
 
-def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
-    if stem == "has":
-        return "has" if len(ranks) == 1 else "have"
-    return stem + "s" * (len(ranks) == 1)
+def _verb(plural: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
+    return plural if len(ranks) != 1 else "has" if plural == "have" else f"{plural}s"
 
 
 def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
@@ -272,12 +259,12 @@ def find_death(ranks: LaunchRanks, rank: int) -> RankDied:
     while (code := ranks.crew.exit_code(rank)) is None and time.monotonic() < deadline:
         time.sleep(0.005)  # its connection closes a moment before the process can be reaped
     last_words = frames_of_dump(ranks.tasks[rank].dump)  # written when a library aborts or memory is violated
-    return rank_death(rank, code, last_words, ranks.lookout.seen.get(rank))
+    return rank_death(rank, code, last_words, ranks.seen.get(rank))
 
 
 def raise_silent_death(ranks: LaunchRanks) -> None:
     """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
-    for rank in ranks.lookout.unfinished_ranks():
+    for rank in ranks.unfinished_ranks():
         if ranks.crew.exit_code(rank) is not None and ranks.events.empty():
             raise find_death(ranks, rank)
 
@@ -312,23 +299,19 @@ def _first_cause(ranks: LaunchRanks, failures: dict[int, Failed]) -> RankFailed:
     rank = alike[0]
     exception = None
     if true[rank].exception is not None:
-        try:
+        with suppress(Exception):  # an exception class that cannot be rebuilt: its text is in the message anyway
             exception = cloudpickle.loads(true[rank].exception)
-        except Exception:  # an exception class that cannot be rebuilt: its text is in the message anyway
-            exception = None
-    sightings = {r: seen for r, seen in ranks.lookout.sightings().items() if r not in failures}
+    sightings = {r: seen for r, seen in ranks.sightings().items() if r not in failures}
     return rank_failure(rank, true[rank], alike[1:], sightings, exception)
 
 
 def find_timeout(ranks: LaunchRanks, timeout_s: float, handle: Handler) -> LaunchTimeout | None:
     """None where the last rank returned while all were asked where they are."""
     silent = ranks.find_silent(handle)
-    if ranks.all_returned:
-        return None
-    return launch_timeout(ranks.lookout.sightings(), silent, timeout_s)
+    return launch_timeout(ranks.sightings(), silent, timeout_s) if ranks.unfinished_ranks() else None
 
 
 def find_interrupt(ranks: LaunchRanks, handle: Handler) -> LaunchInterrupted:
     """The reader has interrupted the cell: where every rank was."""
     silent = ranks.find_silent(handle)
-    return LaunchInterrupted(interruption(ranks.lookout.sightings(), silent))
+    return LaunchInterrupted(interruption(ranks.sightings(), silent))

@@ -11,6 +11,7 @@ import re
 import sysconfig
 import traceback as tracebacks
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -77,10 +78,9 @@ class Frame:
     def code(self) -> str:
         """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
         line = linecache.getline(self.file, self.line)
-        statement = line.strip()
-        if len(statement) > 80 and self.columns:
+        if len(line.strip()) > 80 and self.columns:
             return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
-        return statement
+        return line.strip()
 
 
 def name_cells(text: str) -> str:
@@ -174,27 +174,20 @@ def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int
 
 def _times(frames: Sequence[Frame], start: int, length: int) -> int:
     """How often the `length` frames from `start` on stand there in a row."""
-    block, times = _lines(frames[start : start + length]), 1
-    while _lines(frames[start + times * length : start + (times + 1) * length]) == block:
+    lines, times = [(frame.file, frame.line) for frame in frames[start:]], 1
+    while lines[times * length : (times + 1) * length] == lines[:length]:
         times += 1
     return times
 
 
-def _lines(frames: Sequence[Frame]) -> list[tuple[str, int]]:
-    return [(frame.file, frame.line) for frame in frames]
-
-
 def frames_of_dump(path: str) -> tuple[Frame, ...]:
     """The main thread's frames, outermost first, from a file written by faulthandler; empty until it is complete."""
-    try:
+    text = ""
+    with suppress(OSError):
         text = Path(path).read_text(errors="replace")
-    except OSError:
-        return ()
     stacks = [_DUMPED.findall(part) for part in text.split("(most recent call first):")]
-    of_main = [stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)]
-    if not of_main:
-        return ()
-    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main[0]))
+    of_main = next((stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)), [])
+    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main))
 
 
 def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:

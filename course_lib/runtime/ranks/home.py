@@ -1,9 +1,8 @@
 """Environment variables, working folder and import path: a rank takes over the notebook's, as the launch finds them.
 
-What a process imports ahead of the ranks it will become.
-
-Libraries, and of the course this package, which must be the notebook's own version. The chapters' modules follow as
-ranks turn out to need them, and go again when a file of theirs is edited. The reader's own are never imported ahead.
+And what a process imports ahead of the ranks it will become: libraries, and of the course this package, which must be
+the notebook's own version. The chapters' modules follow as ranks turn out to need them, and go again when a file of
+theirs is edited. The reader's own are never imported ahead.
 """
 
 import os

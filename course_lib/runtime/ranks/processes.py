@@ -125,14 +125,10 @@ _DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system fin
 
 def kill_tree(pid: int) -> None:
     """End a process and what it started."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         # Listed before anything is killed: the children of a dead process are somebody else's.
-        doomed = [*root.children(recursive=True), root]
-    except psutil.NoSuchProcess:
-        return
-    _kill(doomed)
-    _wait_for_end(doomed)
+        _kill_and_wait([*root.children(recursive=True), root])
 
 
 def kill_own_children(spare: Collection[int] = ()) -> None:
@@ -151,9 +147,8 @@ def kill_own_children(spare: Collection[int] = ()) -> None:
         except ChildProcessError:  # no child at all: the usual case
             return
         if not ended:
-            doomed = psutil.Process().children(recursive=True)
-            _kill(doomed)
-            _wait_for_end(doomed)  # a child's child is not ours to collect, and has no environment left to be known by
+            # Waited for: a child's child is not ours to collect, and has no environment left to be known by.
+            _kill_and_wait(psutil.Process().children(recursive=True))
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
 
 
@@ -167,8 +162,7 @@ def kill_by_mark(mark: str, spare: Collection[int]) -> None:
         doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
         if not doomed:
             return
-        _kill(doomed)
-        _wait_for_end(doomed)
+        _kill_and_wait(doomed)
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
@@ -192,7 +186,8 @@ def _kill(processes: Collection[psutil.Process]) -> None:
             process.kill()
 
 
-def _wait_for_end(processes: Collection[psutil.Process]) -> None:
+def _kill_and_wait(processes: Collection[psutil.Process]) -> None:
+    _kill(processes)
     deadline = time.monotonic() + _DIES_WITHIN_S
     while any(map(runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -12,7 +12,6 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
@@ -61,14 +60,10 @@ def main_kept_warm(connection: Connection, folder: str) -> None:
     _run_tasks(connection, folder)
     backends.leave()
     kill_own_children()
-    for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
-        if _belongs_to_the_reader(sys.modules[name]):
+    for name in set(sys.modules) - modules:  # the reader may edit his own before the next launch
+        file = getattr(sys.modules[name], "__file__", None) or sys.prefix
+        if not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file:
             del sys.modules[name]
-
-
-def _belongs_to_the_reader(module: Any) -> bool:
-    file = getattr(module, "__file__", None) or ""
-    return bool(file) and not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file
 
 
 def _run_tasks(connection: Connection, folder: str | None = None) -> None:
@@ -178,41 +173,28 @@ def _report_of_result(result: Any) -> "Returned | Failed":
     try:
         payload = pack_result((result, recordings.take()))
     except Exception as error:
-        message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook "
+        kind = f"{type(result).__module__}.{type(result).__qualname__}"
+        kind = kind.replace("builtins.", "").replace("__main__.", "")
+        message = (f"the function returned a {kind}, which cannot be sent back to the notebook "
                    f"({_text_of(error)}). Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
         return Failed("unpicklable result", message, (), None, False, counts=dict(pending.counts))
     return Returned(payload, dict(pending.counts))
 
 
-def _kind(value: Any) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "").replace("__main__.", "")
-
-
 def _report_of_error(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
-    words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
-    tensors, members = _evidence(error), ()
+    notes = getattr(error, "__notes__", ())
+    words = "\n".join(map(_text_of, [error, *(notes if isinstance(notes, (list, tuple)) else ())]))
+    tensors, members, pickled = (), (), None
+    with suppress(Exception):  # there is a failure to report, whatever the reader's objects do when they are looked at
+        tensors = tensors_in_line(error.__traceback__)
     if isinstance(error, BaseExceptionGroup):
         members = tuple(replace(_report_of_error(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
-    try:
+    with suppress(Exception):
         pickled = pack_result(error.with_traceback(None))  # its tensors come to the CPU too
-    except Exception:
-        pickled = None
     in_communication = any(frame.is_communication for frame in frames)
     return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors,
                   dict(pending.counts))
-
-
-def _evidence(error: BaseException) -> tuple[str, ...]:
-    try:
-        return tensors_in_line(error.__traceback__)
-    except Exception:  # the rank has a failure to report, whatever the reader's objects do when they are looked at
-        return ()
-
-
-def _notes_of(error: BaseException) -> Sequence[Any]:
-    notes = getattr(error, "__notes__", ())
-    return notes if isinstance(notes, (list, tuple)) else ()
 
 
 def _text_of(value: Any) -> str:

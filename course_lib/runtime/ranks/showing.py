@@ -52,12 +52,6 @@ def show_open_figures() -> None:
         pyplot.show()
 
 
-def close_figure(figure: Any) -> None:
-    """Tell pyplot that `figure` was shown; nothing where it is not one of pyplot's."""
-    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
-        pyplot.close(figure)
-
-
 def _add_words(value: Any, data: dict[str, Any]) -> dict[str, Any]:
     """A figure's picture with what the figure says of itself; anything else has words of its own, or none."""
     from matplotlib.figure import Figure

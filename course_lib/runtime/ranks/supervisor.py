@@ -17,22 +17,10 @@ from typing import Any
 import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
-from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks import diagnosis, messages
 from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.debugging import Conversation, read_command
-from course_lib.runtime.ranks.messages import (
-    STOP,
-    Asks,
-    Continues,
-    Exited,
-    Failed,
-    Interrupted,
-    Quit,
-    Returned,
-    Task,
-    Typed,
-    Whereabouts,
-)
+from course_lib.runtime.ranks.messages import STOP, Interrupted, Task, Typed, Whereabouts
 from course_lib.runtime.ranks.processes import Closed, RankProcess, hold_interrupts
 from course_lib.runtime.ranks.showing import RankOutput, read_output
 
@@ -43,7 +31,7 @@ _LOOKS_EVERY_S = 0.5  # the caller, whether the call has ended without its notic
 _READ_WITHIN_S = 5.0  # what is in all pipes when a call ends
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
-_ENDS = (Returned, Failed, Exited, Quit)
+_ENDS = (messages.Returned, messages.Failed, messages.Exited, messages.Quit)
 
 
 class Supervisor:
@@ -54,7 +42,7 @@ class Supervisor:
     def __init__(self, crew: Crew, tasks: list[Task], timeout_s: float) -> None:
         self.crew, self.timeout_s = crew, timeout_s
         self.ranks = LaunchRanks(crew, tasks)
-        self.tasks, self.events, self.lookout = self.ranks.tasks, self.ranks.events, self.ranks.lookout
+        self.tasks, self.events = self.ranks.tasks, self.ranks.events
         # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
         # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
         self.shown: queue.Queue = queue.Queue(maxsize=1000)
@@ -192,7 +180,7 @@ class Supervisor:
         try:
             self.crew.give(self.tasks[process.rank])
             self.given.add(process.rank)
-            self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
+            self.ranks.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):
@@ -208,7 +196,7 @@ class Supervisor:
         """Until every rank has returned; raises what went wrong otherwise."""
         now = time.monotonic()
         deadline, next_question = now + self.timeout_s, now + _ASK_EVERY_S
-        while not self.ranks.all_returned:
+        while self.ranks.unfinished_ranks():
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
@@ -227,22 +215,22 @@ class Supervisor:
         """Take in what a rank or the reader says; raises what ends the launch."""
         match message:
             case Whereabouts():
-                self.lookout.note(rank, message)
-            case Returned():
+                self.ranks.note(rank, message)
+            case messages.Returned():
                 self.ranks.returned[rank] = message
                 self.conversation.end_turn(rank)
-            case Asks():
+            case messages.Asks():
                 self.conversation.take_question(rank, message)
-            case Continues():
+            case messages.Continues():
                 self.conversation.end_turn(rank)
             case Typed():
-                self.lookout.restart_clocks()
+                self.ranks.restart_clocks()
                 self.conversation.take_line(rank, message.line)
-            case Quit():
+            case messages.Quit():
                 raise diagnosis.reader_quit(rank, message)
-            case Failed():
+            case messages.Failed():
                 raise diagnosis.find_failure(self.ranks, rank, message, self._handle)
-            case Exited():
+            case messages.Exited():
                 raise diagnosis.rank_exit(rank, message)
             case Interrupted():
                 raise diagnosis.find_interrupt(self.ranks, self._handle)
@@ -252,9 +240,9 @@ class Supervisor:
     def _look_around(self) -> None:
         diagnosis.raise_silent_death(self.ranks)
         self.ranks.ask()
-        self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
-        if not self.conversation.stands_still and self.lookout.all_still_for_s() >= _STILL_S:
-            raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
+        self.conversation.pass_on(lambda rank: self.ranks.still_for_s(rank) > _PASSES_S)
+        if not self.conversation.stands_still and self.ranks.all_still_for_s() >= _STILL_S:
+            raise diagnosis.deadlock(self.ranks.sightings(), _STILL_S)
 
 
 def start_reader(read: Callable, *arguments: Any) -> threading.Thread:

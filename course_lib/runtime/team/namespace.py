@@ -74,19 +74,15 @@ def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str 
 
 def _show(value: Any) -> str | None:
     """The text of a value; a value that draws itself is shown under the cell, and has none."""
-    draws_itself = any(hasattr(type(value), name) for name in RICH) or _is_figure(value)
-    if context.in_rank() and draws_itself:
+    figures = sys.modules.get("matplotlib.figure")
+    is_figure = figures is not None and isinstance(value, figures.Figure)
+    if context.in_rank() and (is_figure or any(hasattr(type(value), name) for name in RICH)):
         showing.display(value)
-        if _is_figure(value):
-            showing.close_figure(value)  # or it would be shown once more, as one that was left open
+        if is_figure and (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+            pyplot.close(value)  # or it would be shown once more, as one that was left open
         return None
     text = repr(value)
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ... ({len(text):,} letters)"
-
-
-def _is_figure(value: Any) -> bool:
-    figure = sys.modules.get("matplotlib.figure")
-    return figure is not None and isinstance(value, figure.Figure)
 
 
 def evaluate(expression: str, file: str) -> Any:

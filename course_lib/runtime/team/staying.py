@@ -131,7 +131,7 @@ class StayingRanks:
     def where(self) -> dict[int, str]:
         """Where each rank is, or what it did last."""
         running = self._running
-        seen = dict(running.lookout.seen) if running else {}  # a copy: the call's own thread adds to it
+        seen = dict(running.ranks.seen) if running else {}  # a copy: the call's own thread adds to it
         states = {rank: self.states.get(rank, "is new") for rank in range(self.world_size)}
         return states | {rank: _say_where(each) for rank, each in seen.items()}
 
