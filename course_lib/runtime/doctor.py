@@ -44,7 +44,6 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to do about it."""
         return not self.advice
 
 
@@ -56,7 +55,6 @@ class DoctorReport(Drawn):
 
     @property
     def ok(self) -> bool:
-        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
     def finding(self) -> str:
@@ -70,7 +68,6 @@ class DoctorReport(Drawn):
         return "\n".join([self.finding(), *lines])
 
     def html(self) -> str:
-        """The report as a table."""
         rows = "".join(
             f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{escape(check.name)}</td>"
             f"<td class='found' style='text-align:left'>{escape(check.found)}"

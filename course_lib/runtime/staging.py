@@ -160,7 +160,6 @@ class StagedWork(Work):
                 self._copied = True
 
     def synchronize(self) -> None:
-        """Wait for the message, and copy what came back to the GPU."""
         self._host.synchronize()
         self.is_completed()
 
@@ -179,7 +178,6 @@ class StagedWork(Work):
         return self._host.exception()
 
     def result(self) -> list[Tensor]:
-        """The tensors on the GPU, which hold the result."""
         self.is_completed()
         return self._own(self._host.result())
 

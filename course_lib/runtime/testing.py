@@ -68,10 +68,8 @@ def is_stopping(team: Team) -> bool:
 
 
 def rank_lines(team: Team) -> dict[int, str]:
-    """Where each rank is, or what it did last."""
     return team._ranks.where()
 
 
 def is_over(team: Team) -> bool:
-    """Whether no call can run in it any more."""
     return team._ranks.story is not None

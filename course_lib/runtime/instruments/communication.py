@@ -101,12 +101,10 @@ def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: in
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the elements of `tensor`, wherever they are stored."""
     return tensor.numel() * tensor.element_size()
 
 
 def int_if_whole(number: int | Fraction) -> int | Fraction:
-    """`number` as an int when it is one."""
     return int(number) if number == int(number) else number
 
 

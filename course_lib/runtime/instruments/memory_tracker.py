@@ -198,7 +198,6 @@ class MemoryTracker(OperatorWatcher):
             when_backward_ends(self.look_around)
 
     def claim_optimizer_state(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Claim what the optimizer's state holds."""
         for tensor in tensors_in(optimizer.state):
             self.book.claim(tensor, OPTIMIZER_STATE, count=False)
         self.look_around()
@@ -250,11 +249,9 @@ class MemoryTracker(OperatorWatcher):
     # Spans
 
     def begin_span(self, name: str, labels: dict[str, Any]) -> None:
-        """A span begins: a phase of the track."""
         self.open_spans.append((name, self.track.num_ops))
 
     def end_span(self) -> None:
-        """The innermost span ends."""
         if self.open_spans:  # empty when the span outlives the recorder
             name, start = self.open_spans.pop()
             self.track.phases.append(MemoryPhase(name, start, self.track.num_ops, depth=len(self.open_spans)))

@@ -46,7 +46,6 @@ class GroupCall:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all its tensors together."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.tensors)
 
     def __str__(self) -> str:

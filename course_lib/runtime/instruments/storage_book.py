@@ -61,7 +61,6 @@ class Track:
         return np.array([more for _, _, more in self.changes] or [0], dtype=np.int64).cumsum()
 
     def peak(self) -> int:
-        """The most bytes that were held at once."""
         return int(self.total().max())
 
     def peak_on_gpu(self) -> int | None:
@@ -76,7 +75,6 @@ class Track:
         return {kind: int(num_bytes[change]) for kind, num_bytes in self.over_time().items()}
 
     def at_peak(self) -> dict[str, int]:
-        """The bytes of each kind at that moment."""
         return self.composition(int(self.total().argmax()))
 
     def phase_of_peak(self) -> str | None:

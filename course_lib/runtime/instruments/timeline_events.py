@@ -28,7 +28,6 @@ class TimelineEvent:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the event's begin to its end."""
         return self.end_s - self.start_s
 
 
@@ -59,13 +58,11 @@ class TimelineRecorder:
         self.calls: dict[int, _Bar] = {}
 
     def begin_span(self, name: str, labels: dict[str, Any]) -> None:
-        """A span begins: a bar of computing."""
         bar = _Bar("compute", name, 0.0, None, labels, len(self.open_spans))
         self.open_spans.append(bar)
         bar.start = self.clock.mark()
 
     def end_span(self) -> None:
-        """The innermost span ends."""
         end = self.clock.mark()
         if self.open_spans:  # empty when the recorder was closed inside the span
             bar = self.open_spans.pop()
@@ -73,23 +70,19 @@ class TimelineRecorder:
             self.bars.append(bar)
 
     def begin_call(self, call: GroupCall) -> None:
-        """A call on a process group begins: a bar of communication."""
         partner = {"group": call.group} if call.peer is None else {"peer": call.peer}
         labels = {"bytes": call.num_bytes, **partner}
         self.calls[call.number] = _Bar("communication", call.op, self.clock.mark(call.on_stream), None, labels)
 
     def end_call(self, call: GroupCall) -> None:
-        """The call is complete, which nobody may have waited for yet."""
         end = self.clock.mark(call.on_stream)
         if bar := self.calls.get(call.number):  # None when the call began before the recording
             bar.end, bar.reached = end, False
 
     def begin_wait(self, call: GroupCall) -> Mark:
-        """The rank begins to wait for a call."""
         return self.clock.mark(call.on_stream)
 
     def end_wait(self, call: GroupCall, since: Mark) -> None:
-        """It goes on; the stretch between is a bar of waiting."""
         self.bars.append(_Bar("waiting", call.op, since, self.clock.mark(call.on_stream)))
         if (bar := self.calls.get(call.number)) and bar.end is not None:
             bar.reached = True
@@ -164,7 +157,6 @@ def longest_outside(start: float, end: float, taken: Intervals) -> tuple[float, 
 
 
 def length(intervals: Intervals) -> float:
-    """Seconds in all of them."""
     return sum(end - start for start, end in intervals)
 
 

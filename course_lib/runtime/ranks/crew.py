@@ -67,7 +67,6 @@ class Crew:
         process.send(replace(task, mark=process.end_of_output) if self.stays else task)
 
     def exit_code(self, rank: int) -> int | None:
-        """None while the rank's process is alive."""
         return self.pool.exit_code(self.processes[rank])
 
     def is_in_step(self) -> bool:
@@ -122,7 +121,6 @@ class LaunchRanks:
         self.unanswered = set(self.tasks)  # ranks not to be asked now; at first they have no task yet
 
     def unfinished_ranks(self) -> list[int]:
-        """Ranks that have not returned."""
         return [rank for rank in self.tasks if rank not in self.returned]
 
     def ask(self, ranks: Collection[int] | None = None) -> None:

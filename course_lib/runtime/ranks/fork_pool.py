@@ -310,11 +310,9 @@ class _ForkedServer:
         self._process = psutil.Process(pid)  # remembers when it began: the number may be another's later on
 
     def poll(self) -> int | None:
-        """None while it lives."""
         return None if runs(self._process) else 0
 
     def wait(self, timeout: float = CLOSES_WITHIN_S) -> None:
-        """Until it has ended."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:

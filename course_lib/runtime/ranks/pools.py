@@ -109,7 +109,6 @@ class WarmPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread starts or ends interpreters at this moment."""
         return self._lock.locked()
 
     def begin(self) -> None:
@@ -168,11 +167,9 @@ class WarmPool:
     has_ended = False  # no process stands between the notebook and its ranks
 
     def exit_code(self, process: RankProcess) -> int | None:
-        """The exit code of a rank's interpreter; None while it lives."""
         return self._warm[process.rank].process.poll()
 
     def signal(self, process: RankProcess, number: int) -> None:
-        """Send a signal to a rank's interpreter, if it lives."""
         if self.exit_code(process) is None:
             os.kill(process.pid, number)
 

@@ -171,7 +171,6 @@ class Supervisor:
             self.crew.counts.clear()
 
     def _ranks_out(self) -> list[int]:
-        """Ranks that live, and are still in the call."""
         return [rank for rank in self.tasks if rank not in self.reported and rank not in self.closed]
 
     def _read_messages(self, process: RankProcess) -> None:

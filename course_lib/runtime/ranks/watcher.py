@@ -132,7 +132,6 @@ class RankWatcher:
             self._connection.send(message)
 
     def stop(self) -> None:
-        """Wait until the thread has ended."""
         self._thread.join()
 
     def _answer(self) -> None:

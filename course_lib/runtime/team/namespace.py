@@ -207,7 +207,6 @@ def describe_value(value: Any) -> str:
 
 
 def describe_names() -> RankHoldings:
-    """What the rank's own names hold."""
     return find_holdings(own_names())
 
 
