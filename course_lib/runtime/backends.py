@@ -47,14 +47,13 @@ def count_gpus() -> int:
 
 def choose(backend: str, device: str, ranks_here: int) -> str:
     """The backend for `ranks_here` ranks on this host; ValueError where the machine cannot do what was asked."""
-    if backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}: expected one of {', '.join(map(repr, BACKENDS))}")
-    if device not in DEVICES:
-        raise ValueError(f"unknown device {device!r}: expected one of {', '.join(map(repr, DEVICES))}")
+    for what, given, known in (("backend", backend, BACKENDS), ("device", device, DEVICES)):
+        if given not in known:
+            raise ValueError(f"unknown {what} {given!r}: expected one of {', '.join(map(repr, known))}")
+    if device == "cpu" and backend in ("nccl", "gloo-cuda"):
+        raise ValueError(f"backend={backend!r} is for GPUs, and device='cpu' keeps to the CPU: expected one or the "
+                         "other")
     if device == "cpu":
-        if backend in ("nccl", "gloo-cuda"):
-            raise ValueError(f"backend={backend!r} is for GPUs, and device='cpu' keeps to the CPU: expected one or the "
-                             "other")
         return "gloo"
     num_gpus = count_gpus()
     if backend == "auto":

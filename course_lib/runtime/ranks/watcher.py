@@ -87,7 +87,9 @@ def close_connections() -> None:
             if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _kept:
                 connection = socket.socket(fileno=os.dup(descriptor))
                 # Only connections: gloo ends the process when one that listens is closed under it.
-                if _is_connection(connection):
+                over_network = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if (over_network and connection.type == socket.SOCK_STREAM
+                        and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
                     connection.shutdown(socket.SHUT_RD)
                     _kept[status.st_ino] = connection
                 else:
@@ -98,11 +100,6 @@ def close_kept() -> None:
     """Close what `close_connections` has left open, once all ranks have left the old process group."""
     while _kept:
         _kept.popitem()[1].close()
-
-
-def _is_connection(connection: socket.socket) -> bool:
-    over_network = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-    return over_network and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
@@ -119,9 +116,7 @@ class RankWatcher:
     def __init__(self, connection: Connection, folder: str | None) -> None:
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()  # what to do next; None: the rank may go
         self.typed: queue.SimpleQueue[Typed] = queue.SimpleQueue()  # answers to a debugger's questions
-        self._folder = folder
-        self._connection = connection
-        self._sending = threading.Lock()
+        self._folder, self._connection, self._sending = folder, connection, threading.Lock()
         self._main = threading.main_thread().ident
         self._thread = threading.Thread(target=self._answer, name="course_lib watcher", daemon=True)
         self._thread.start()

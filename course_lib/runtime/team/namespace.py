@@ -108,19 +108,14 @@ def do_nothing() -> None:
     """A call that only joins the process group."""
 
 
-def fill_in(fn: Any) -> Any:
-    """`fn`, which finds names that the notebook did not have, and this rank does, among the rank's."""
+def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What team.run runs in every rank. Names that the notebook did not have, and this rank does, are the rank's."""
     scope = getattr(fn, "__globals__", None)
     if scope is not None and scope is not all_names():
         for name in list_global_names(fn.__code__):
             if name not in scope and not hasattr(builtins, name) and name in all_names():
                 scope[name] = all_names()[name]
-    return fn
-
-
-def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What team.run runs in every rank."""
-    return fill_in(fn)(*args, **kwargs)
+    return fn(*args, **kwargs)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from course_lib.runtime.team.namespace import do_nothing
 from course_lib.runtime.team.rank_cell import name_ranks
 
 _teams = itertools.count()
+CLOSED = "closed"  # the story of a team that its reader has closed
 MADE_ANEW = ("The process group is made anew before the next call: process groups, device meshes and whatever holds "
              "one (DDP, for example) have to be made again.")
 
@@ -47,11 +48,7 @@ class StayingRanks:
     @property
     def alive(self) -> list[int]:
         """Ranks whose processes live."""
-        return [rank for rank in range(self.world_size) if rank not in self.crew.lost and not self._is_closed]
-
-    @property
-    def _is_closed(self) -> bool:
-        return self.story == "closed"
+        return [rank for rank in range(self.world_size) if rank not in self.crew.lost and self.story != CLOSED]
 
     @property
     def is_busy(self) -> bool:
@@ -71,7 +68,7 @@ class StayingRanks:
     def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
         """A call that needs no other rank: also where others have ended."""
         with self._one_at_a_time:
-            if self._is_closed:
+            if self.story == CLOSED:
                 self._refuse_after_end()
             for rank in ranks:
                 if rank not in self.alive:
@@ -79,7 +76,7 @@ class StayingRanks:
             return self._run(None, pack_call(fn, args, {}), ranks)
 
     def _refuse_after_end(self) -> None:
-        if self._is_closed:
+        if self.story == CLOSED:
             raise TeamEnded("this team is closed. start_ranks(...) starts another one")
         if self.story is not None:
             left = f"What {name_ranks(self.alive)} held" if self.alive else "Nothing"
@@ -88,9 +85,7 @@ class StayingRanks:
 
     def _run(self, what: str | None, packed: bytes, ranks: Collection[int] | None) -> Results:
         group, lost = self.crew.group, set(self.crew.lost)
-        tasks = self.crew.make_tasks(packed, ranks)
-        if what is None:  # a look joins no group
-            tasks = self.crew.make_tasks(packed, ranks, group=self._joined)
+        tasks = self.crew.make_tasks(packed, ranks, self._joined if what is None else None)  # a look joins no group
         self._running = Supervisor(self.crew, tasks, self.crew.task.timeout_s)
         try:
             return Results(*self._running.run())
@@ -138,9 +133,9 @@ class StayingRanks:
     def close(self) -> None:
         """End the ranks and whatever they have started. Again: nothing happens."""
         with self._one_at_a_time:
-            if self._is_closed:
+            if self.story == CLOSED:
                 return
-            self.story = "closed"
+            self.story = CLOSED
             with hold_interrupts(self.crew.pool.hurried):
                 with suppress(LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
                     self.crew.finish(set(range(len(self.crew.processes))) - self.crew.lost)
