@@ -44,7 +44,7 @@ def test_a_deadlock_knows_as_data_who_waits_for_whom_and_tells_a_team_who_took_n
     sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: a_return()}
     assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
     sightings = {0: waits("barrier", count=1), 1: Absent({}), 2: waits("barrier")}
-    told = diagnosis.for_team(str(diagnosis.deadlock(sightings, 3.0)))
+    told = diagnosis.say_for_team(str(diagnosis.deadlock(sightings, 3.0)))
     assert "rank 1  takes no part in this call" in told
     assert "ranks 0 and 2 wait in barrier number 1 of this team, and rank 1 has not called it" in " ".join(told.split())
 

@@ -13,6 +13,7 @@ import torch.distributed.tensor  # noqa: F401  the same
 from torch.distributed import distributed_c10d
 from torch.torch_version import TorchVersion
 
+from course_lib.costs import links
 from course_lib.runtime.operations import (
     NAMESPACES,
     NEW_IN,
@@ -21,6 +22,7 @@ from course_lib.runtime.operations import (
     OPERATIONS,
     Form,
     Operation,
+    Transfer,
     find_operation,
     list_collectives,
     list_methods,
@@ -77,6 +79,15 @@ def test_hand_counted_bytes_and_the_day_with_gpus_have_every_operation():
     assert OPERATIONS.keys() - counted == {"send", "recv"}  # those stand in tests of their own
     tried = " ".join(gpu_day.OPERATIONS)
     assert [name for name in OPERATIONS if name not in tried] == []
+
+
+def test_closed_forms_have_the_same_names_and_a_rank_sends_or_receives_at_least_what_they_say():
+    assert {op for op, _ in links.COSTS} <= links.BOUNDS.keys() == OPERATIONS.keys() - {"send", "recv", "barrier"}
+    for op, bound in links.BOUNDS.items():
+        for n in (1, 2, 3, 4):
+            sent = [OPERATIONS[op].sent_bytes(Transfer(12, n, r, kept=12 // n)) for r in range(n)]
+            busiest = max(sent) if op != "gather" else sum(sent)  # there it is the root, which receives
+            assert busiest == 12 * bound(n), (op, n)
 
 
 FAKE = Operation("quantum_reduce", ("quantum_reduce",), lambda t: 7 * t.M,

@@ -26,14 +26,12 @@ REFERENCES = 3
 
 
 class HostClock:
-    """What has happened when the call returns: everything on the CPU."""
+    """What has happened when the call returns: everything on the CPU. Its marks are seconds already."""
 
     def mark(self, on_stream: bool = True) -> Mark:
-        """Now, in seconds."""
         return time.perf_counter()
 
     def reader(self) -> Read:
-        """Marks are seconds already."""
         return lambda mark, wait: mark
 
 

@@ -152,9 +152,8 @@ class CommunicationLog(Recording):
         events = self._select(op)
         for event in events:
             if event.message_bytes is None:
-                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator "
-                                 "unknown to operations.py, or a sparse tensor); "
-                                 ".events and .calls() still work")
+                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator unknown to "
+                                 "operations.py, or a sparse tensor); .events and .calls() still work")
         return events
 
     def finding(self) -> str:
@@ -199,7 +198,7 @@ class _CommunicationWatcher(OperatorWatcher):
     def __init__(self, log: CommunicationLog) -> None:
         self.log = log
 
-    def around(self, operator: Any, run: Run) -> Run:
+    def wrap(self, operator: Any, run: Run) -> Run:
         if operator.namespace not in NAMESPACES:
             return run
 
@@ -222,12 +221,11 @@ def table(log: CommunicationLog) -> str:
         partners = "pair" if event.op in POINT_TO_POINT else f"group of {len(event.group)}"
         rows.setdefault((event.op, dtype, partners), []).append(event)
     ranks = log.ranks if len(log.ranks) > 1 else ()
-    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes"]
+    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes",
+            *(f"rank {rank} sent" for rank in ranks)]
     body = [[op, list_partners(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
-    body.append(["all", "", "", *counts(log.events, ranks)])
     lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
-    head += [f"rank {rank} sent" for rank in ranks]
-    for tag, cells in [("th", head), *(("td", row) for row in body)]:
+    for tag, cells in [("th", head), *(("td", row) for row in [*body, ["all", "", "", *counts(log.events, ranks)]])]:
         aligned = ["left"] * 3 + ["right"] * (len(cells) - 3)  # words, then numbers
         lines.append("<tr>" + "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
                                       for cell, side in zip(cells, aligned)) + "</tr>")
@@ -244,11 +242,9 @@ def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
 def list_partners(events: list[CommunicationEvent]) -> str:
     """The partners of `events`: `0 → 1` for a send, `1 ← 0` for a recv, `(0, 1, 2)` for a group."""
     arrow = {"send": "→", "recv": "←"}.get(events[0].op)
-    if arrow:
-        named = [f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" for event in events]
-    else:
-        named = [f"({', '.join(map(str, event.group))})" for event in events]
-    different = list(dict.fromkeys(named))
+    different = list(dict.fromkeys(
+        f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" if arrow
+        else f"({', '.join(map(str, event.group))})" for event in events))
     if len(different) > MAX_NAMED_GROUPS:
         return f"{len(different)} {'pairs' if arrow else 'groups'}"
     return ", ".join(different)

@@ -129,7 +129,7 @@ class MemoryTracker(OperatorWatcher):
 
     # torch operators
 
-    def around(self, operator: Any, run: Run) -> Run:
+    def wrap(self, operator: Any, run: Run) -> Run:
         track, hooked, note_result = self.track, self.hooked, self.book.note_result
         is_looked_at = may_return_other_memory(operator)
 

@@ -107,7 +107,7 @@ Run = Callable[[Sequence[Any], dict[str, Any]], Any]  # args and kwargs of an op
 class OperatorWatcher:
     """What a recorder does at the operators of torch; by default nothing."""
 
-    def around(self, operator: Any, run: Run) -> Run:
+    def wrap(self, operator: Any, run: Run) -> Run:
         """What runs in the place of `run`, and calls it; `run` itself where the recorder has nothing to do with such an
         operator. Asked once for each operator, while nobody comes or goes.
         """
@@ -168,6 +168,6 @@ class _WatchingMode(TorchDispatchMode):
             return operator(*args, **kwargs)
 
         for watcher in self.watchers:  # the latest comes first
-            run = watcher.around(operator, run)
+            run = watcher.wrap(operator, run)
         self.runs[id(operator)] = run
         return run

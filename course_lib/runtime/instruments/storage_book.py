@@ -141,15 +141,13 @@ class StorageBook:
     def note_result(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
         for storage in storages_of(tensor):
-            known = self._storages.get(storage._cdata)
+            known, is_new = self._storages.get(storage._cdata), False
             if known is None:
                 known = self._observe(storage)
                 # torch.tensor(...) arrives as the input of lift_fresh, and is new all the same.
                 is_new = operator is LIFT_FRESH or not (
                     shares_memory(storage, args) or kwargs and shares_memory(storage, tuple(kwargs.values())))
-                self._measure(storage, known, is_new)
-            else:
-                self._measure(storage, known)
+            self._measure(storage, known, is_new)
 
     def resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> None:
         """Run `UntypedStorage.resize_`; memory that grows from nothing is an allocation."""

@@ -5,7 +5,7 @@ recording closes. Sets of times are sorted lists of disjoint (start, end).
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,10 +181,9 @@ def transfers(events: Iterable[TimelineEvent]) -> dict[int, Intervals]:
     """
     begun: dict[Hashable, float] = {}
     keyed = []
-    seen: dict[Hashable, int] = defaultdict(int)
-    for event in sorted(events, key=lambda event: event.start_s):
-        if event.lane != "communication":
-            continue
+    seen: Counter[Hashable] = Counter()
+    calls = (event for event in events if event.lane == "communication")
+    for event in sorted(calls, key=lambda event: event.start_s):
         key = _together(event), seen[event.rank, _together(event)]
         seen[event.rank, _together(event)] += 1
         begun[key] = max(begun.get(key, event.start_s), event.start_s)
@@ -198,9 +197,6 @@ def transfers(events: Iterable[TimelineEvent]) -> dict[int, Intervals]:
 
 def _together(event: TimelineEvent) -> Hashable:
     """What the calls of different ranks that belong together have in common."""
-    peer = event.labels.get("peer")
-    if event.name == "send" and peer is not None:
-        return "message", event.rank, peer
-    if event.name == "recv" and peer is not None:
-        return "message", peer, event.rank
+    if (peer := event.labels.get("peer")) is not None:
+        return "message", *((event.rank, peer) if event.name == "send" else (peer, event.rank))
     return event.name, event.labels.get("group", event.rank)

@@ -227,7 +227,7 @@ def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) ->
     return "\n".join(lines)
 
 
-def for_team(message: str) -> str:
+def say_for_team(message: str) -> str:
     """The message of a launch, in the words of ranks that stay."""
     for of_launch, of_team in _OF_TEAM.items():
         message = message.replace(of_launch, of_team)

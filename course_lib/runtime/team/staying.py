@@ -91,7 +91,7 @@ class StayingRanks:
             return Results(*self._running.run())
         except (LaunchError, LaunchInterrupted) as error:
             left = self._say_what_is_left(error, group, lost)
-            error.args = (f"{diagnosis.for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
+            error.args = (f"{diagnosis.say_for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
             raise
         finally:
             if what is not None:
