@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol
 
@@ -164,8 +163,10 @@ def _follow(group: ProcessGroup, work: Any, calls: list[GroupCall], batch: bool 
     if listeners and calls[0].on_stream:
         _finish_beside(group, work, calls, batch)
     elif listeners:
-        with suppress(RuntimeError):  # gloo's send and recv have no future: wait() tells
+        try:  # suppress() would take longer
             work.get_future().add_done_callback(lambda _: _finish(calls))
+        except RuntimeError:  # gloo's send and recv have no future: wait() tells
+            pass
 
 
 def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> GroupCall:
