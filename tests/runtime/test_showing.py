@@ -10,7 +10,6 @@ import pytest
 
 from course_lib.runtime import launch
 from course_lib.runtime.ranks import showing
-from course_lib.runtime.ranks import showing as output_module
 from course_lib.runtime.ranks.showing import RankOutput, stable_output
 
 # Lines
@@ -22,7 +21,7 @@ from course_lib.runtime.ranks.showing import RankOutput, stable_output
     ([(0, "grö".encode()[:3]), (0, "ö".encode()[1:] + b"\n")], ["", "[rank 0] grö\n", ""]),  # a character in two pieces
 ])
 def test_lines_appear_whole_even_when_they_arrive_in_pieces(pieces, shown, monkeypatch, capsys):
-    monkeypatch.setattr(output_module, "stable_output", lambda: False)
+    monkeypatch.setattr(showing, "stable_output", lambda: False)
     output, seen = RankOutput(2), []
     for rank, data in pieces:
         output.add(rank, "stdout", data)
