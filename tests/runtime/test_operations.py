@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.torch_version import TorchVersion
 
 from course_lib.costs import links
+from course_lib.runtime import launch, record_timeline
 from course_lib.runtime.operations import (
     NAMESPACES,
     NEW_IN,
@@ -88,6 +89,24 @@ def test_closed_forms_have_the_same_names_and_a_rank_sends_or_receives_at_least_
             sent = [OPERATIONS[op].sent_bytes(Transfer(12, n, r, kept=12 // n)) for r in range(n)]
             busiest = max(sent) if op != "gather" else sum(sent)  # there it is the root, which receives
             assert busiest == 12 * bound(n), (op, n)
+
+
+def put_together():
+    n = dist.get_world_size()
+    with record_timeline() as timeline:
+        with dist._coalescing_manager():
+            for size in (4, 6):
+                dist.all_gather_into_tensor(torch.zeros(n * size), torch.ones(size))
+        with dist._coalescing_manager():
+            for size in (4, 6):
+                dist.reduce_scatter_tensor(torch.zeros(size), torch.ones(n * size))
+    return [(event.name, event.labels["bytes"]) for event in timeline.events]
+
+
+def test_calls_that_torch_makes_one_of_are_seen_under_whatever_name_its_method_has_by_now():
+    """torch 2.13 calls them all_gather_single_coalesced and reduce_scatter_single_coalesced."""
+    seen = [("all_gather_into_tensor", 120), ("reduce_scatter_tensor", 120)]  # 10 numbers, and 20 of both ranks
+    assert launch(put_together, world_size=2) == [seen] * 2
 
 
 FAKE = Operation("quantum_reduce", ("quantum_reduce",), lambda t: 7 * t.M,
