@@ -34,7 +34,7 @@ from course_lib.pipeline_parallel import Schedule
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.training import progress_bar
 from course_lib.runtime import device, record_communication, record_memory, seconds
-from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, whole
+from course_lib.runtime.instruments.communication import CommunicationEvent, CommunicationLog, int_if_whole
 from course_lib.why_distribute import shape_of
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def bytes_by_axis(log: CommunicationLog, layout: ParallelLayout) -> dict[str, in
     # A step has thousands of events and a few groups: the axis is looked up once for each group.
     for events in alike.values():
         axis = axis_of(events[0], layout)
-        found[axis] = whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
+        found[axis] = int_if_whole(found.get(axis, 0) + sum(event.sent_bytes for event in events))
     return found
 
 

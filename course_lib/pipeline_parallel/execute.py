@@ -30,7 +30,7 @@ from course_lib.pipeline_parallel.schedules import Action, Schedule
 from course_lib.pipeline_parallel.split_backward import backward_input
 from course_lib.pipeline_parallel.validate import validate
 from course_lib.runtime import device, span
-from course_lib.runtime.instruments.seconds import catch_up
+from course_lib.runtime.instruments.clocks import catch_up
 
 Delay = Mapping[str, float | Sequence[float]]  # seconds by kind of action, for all stages or for each
 

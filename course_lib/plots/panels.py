@@ -24,7 +24,7 @@ from course_lib.pictures.painter import new_figure, quiet
 from course_lib.pictures.palette import INK, RANK_COLOURS, rank_colour
 from course_lib.pictures.units import BYTES_IN, human_bytes
 from course_lib.runtime import MemoryLog
-from course_lib.runtime.instruments.memory_picture import finish, panel
+from course_lib.runtime.instruments.pictures import draw_panel, finish_panels
 from course_lib.runtime.instruments.storage_book import Track
 
 
@@ -64,7 +64,7 @@ class MemoryPanels(Drawn):
         highest = max(track.peak() for track in tracks.values())
         unit = human_bytes(highest).split()[1]
         for axes, (name, track) in zip(panels, tracks.items()):
-            panel(axes, track, BYTES_IN[unit], name)
+            draw_panel(axes, track, BYTES_IN[unit], name)
             axes.set_ylim(0, 1.3 * highest / BYTES_IN[unit])
             axes.locator_params(axis="x", nbins=5)  # numbers of five digits run together otherwise
             if name in self.predicted:
@@ -72,7 +72,7 @@ class MemoryPanels(Drawn):
                 # Above the panel: beside the line, words would lie on bars or on those of the peak.
                 said = f"dashed: formula {human_bytes(self.predicted[name])}"
                 axes.set_title(said, fontsize=8, loc="right", color=INK)
-        finish(figure, unit, tracks.values())
+        finish_panels(figure, unit, tracks.values())
         return figure
 
 

@@ -1,9 +1,9 @@
-"""Who am I: the calling process's place among the ranks, and the device that is its own."""
+"""Who am I: whether the calling process is a rank, which one, and the device that is its own."""
 
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -33,16 +33,15 @@ def under_torchrun() -> bool:
     return not in_rank() and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def in_ipython() -> bool:
-    """Whether this process runs IPython's cells, of a notebook or typed in a terminal."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
+def ipython_shell() -> Any:
+    """What runs IPython's cells in this process, of a notebook or typed in a terminal; None where nothing does."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it; whoever has not is none
+    return None if ipython is None else ipython.get_ipython()
 
 
 def in_jupyter_kernel() -> bool:
     """Whether this process runs a notebook's cells, and so will probably launch ranks soon."""
-    ipython = sys.modules.get("IPython")  # a kernel has imported it; whoever has not is none
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+    return hasattr(ipython_shell(), "kernel")
 
 
 def count_cores() -> int:

@@ -31,6 +31,7 @@ DRIVER_ADVICE = ("this torch is built for CUDA and finds no GPU: CUDA_VISIBLE_DE
                  "older than this torch's CUDA needs (nvidia-smi shows both): update the driver")
 BROKEN_ADVICE = ("launch(..., device='cpu') works without it; nvidia-smi shows the driver and who else uses the GPU: "
                  "update the driver, or install a torch that is built for it")
+WIDGETS = ("jupyterlab", "ipywidgets", "anywidget", "jupyterlab_widgets", "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,6 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to do about it."""
         return not self.advice
 
 
@@ -55,31 +55,23 @@ class DoctorReport(Drawn):
 
     @property
     def ok(self) -> bool:
-        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
     def finding(self) -> str:
-        """One line: what to look at, or that all is there."""
-        bad = [check.name for check in self.checks if not check.ok]
-        # The same text on every healthy machine; the table has what differs.
-        return f"doctor: look at {', '.join(bad)}" if bad else "doctor: everything the course needs is here"
+        """One line: what to look at, or that all is there; the same on every healthy machine."""
+        bad = ", ".join(check.name for check in self.checks if not check.ok)
+        return f"doctor: look at {bad}" if bad else "doctor: everything the course needs is here"
 
     def __str__(self) -> str:
-        lines = [self.finding()]
-        for check in self.checks:
-            lines.append(f"  {'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}")
-            if check.advice:
-                lines.append(f"       -> {check.advice}")
-        return "\n".join(lines)
+        lines = [f"  {'ok ' if check.ok else 'BAD'}  {check.name}: {check.found}"
+                 + (f"\n       -> {check.advice}" if check.advice else "") for check in self.checks]
+        return "\n".join([self.finding(), *lines])
 
     def html(self) -> str:
-        """The report as a table."""
         rows = "".join(
             f"<tr><td>{'✓' if check.ok else '✗'}</td><td style='text-align:left'>{escape(check.name)}</td>"
             f"<td class='found' style='text-align:left'>{escape(check.found)}"
-            + (f"<br><b>{escape(check.advice)}</b>" if check.advice else "") + "</td></tr>"
-            for check in self.checks
-        )
+            + (f"<br><b>{escape(check.advice)}</b>" if check.advice else "") + "</td></tr>" for check in self.checks)
         return f"<p>{escape(self.finding())}</p><table>{rows}</table>"
 
 
@@ -97,18 +89,17 @@ def _look(look: Callable[[], Check]) -> Check:
 
 
 def _python() -> Check:
-    found = f"{sys.version.split()[0]}, environment {Path(sys.prefix).name}"
     advice = "the course needs Python 3.11 or newer: make the environment with a newer one"
-    return Check("Python", found, advice if sys.version_info < (3, 11) else "")
+    return Check("Python", f"{sys.version.split()[0]}, environment {Path(sys.prefix).name}",
+                 advice if sys.version_info < (3, 11) else "")
 
 
 def _torch() -> Check:
-    advice = ""
-    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 8):
-        advice = "the course needs torch 2.8 or newer: pip install -U torch"
-    elif not dist.is_available():
-        advice = "this torch was built without torch.distributed: install the ordinary one from PyPI"
-    return Check("torch", torch.__version__, advice)
+    old = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < (2, 8)
+    alone = "" if dist.is_available() else ("this torch was built without torch.distributed: install the ordinary one "
+                                            "from PyPI")
+    return Check("torch", torch.__version__, "the course needs torch 2.8 or newer: pip install -U torch" if old
+                 else alone)
 
 
 def _backends() -> Check:
@@ -162,16 +153,12 @@ def listed_gpus() -> list[str]:
 
 
 def _loopback() -> Check:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        with socket.create_connection(server.getsockname(), timeout=2) as client:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname(), timeout=2) as client, server.accept()[0] as there:
             client.sendall(b"hello")
-            there = server.accept()[0]
-            with there:
-                said = there.recv(5)
+            said = there.recv(5)
     advice = "" if said == b"hello" else "ranks talk over 127.0.0.1: a firewall or VPN is in the way"
-    return Check("loopback", "127.0.0.1 answers" if not advice else f"127.0.0.1 answered {said!r}", advice)
+    return Check("loopback", f"127.0.0.1 answered {said!r}" if advice else "127.0.0.1 answers", advice)
 
 
 def _files() -> Check:
@@ -183,11 +170,9 @@ def _files() -> Check:
 
 
 def _widgets() -> Check:
-    needed = ("jupyterlab", "ipywidgets", "anywidget", "jupyterlab_widgets", "matplotlib")
-    versions = {name: importlib.metadata.version(name) for name in needed if importlib.util.find_spec(name)}
-    missing = [name for name in needed if name not in versions]
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Check("widgets", found or "none", f"pip install {' '.join(missing)}" if missing else "")
+    missing = [name for name in WIDGETS if not importlib.util.find_spec(name)]
+    found = [f"{name} {importlib.metadata.version(name)}" for name in WIDGETS if name not in missing]
+    return Check("widgets", ", ".join(found) or "none", f"pip install {' '.join(missing)}" if missing else "")
 
 
 def _cores() -> Check:

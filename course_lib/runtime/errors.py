@@ -18,8 +18,7 @@ class RankFailed(LaunchError):
 
     def __init__(self, message: str, rank: int, cause: Any = None) -> None:
         super().__init__(message)
-        self.rank = rank
-        self.cause = cause
+        self.rank, self.cause = rank, cause
 
 
 class RankDied(LaunchError):
@@ -27,8 +26,7 @@ class RankDied(LaunchError):
 
     def __init__(self, message: str, rank: int, exit_code: int | None) -> None:
         super().__init__(message)
-        self.rank = rank
-        self.exit_code = exit_code
+        self.rank, self.exit_code = rank, exit_code
 
 
 class Deadlock(LaunchError):
@@ -39,8 +37,7 @@ class Deadlock(LaunchError):
 
     def __init__(self, message: str, ranks: tuple[int, ...], waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
-        self.ranks = ranks
-        self.waits = waits or {}
+        self.ranks, self.waits = ranks, waits or {}
 
 
 class LaunchTimeout(LaunchError):
@@ -53,9 +50,7 @@ class LaunchTimeout(LaunchError):
     def __init__(self, message: str, ranks: tuple[int, ...], all_wait: bool = False,
                  waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
-        self.ranks = ranks
-        self.all_wait = all_wait
-        self.waits = waits or {}
+        self.ranks, self.all_wait, self.waits = ranks, all_wait, waits or {}
 
 
 class TeamEnded(LaunchError):

@@ -55,11 +55,10 @@ def on_hosts(script: str, *arguments: str, ranks_per_host: int = 2, bytes_per_s:
     if reason and bytes_per_s is not None:
         raise HostsUnavailable(reason)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "script.py")
+        file, agents = Path(folder, "script.py"), Path(folder, "agents.json")
         file.write_text(script, encoding="utf-8")
-        agents = Path(folder, "agents.json")
-        agents.write_text(json.dumps([agent(host, reason is None, file, arguments, ranks_per_host)
-                                      for host in range(2)]), encoding="utf-8")
+        commands = [agent(host, reason is None, file, arguments, ranks_per_host) for host in range(2)]
+        agents.write_text(json.dumps(commands), encoding="utf-8")
         run = [sys.executable, "-I", __file__, str(agents)]  # by its file: without importing torch once more
         command = run if reason else inside(f"{MAKE}{shaping_command(bytes_per_s)}exec \"$@\"\n", *run)
         return finish(command, timeout)

@@ -1,13 +1,9 @@
 """Start real ranks from a notebook cell: `launch(fn, world_size=4)` runs fn on every rank and returns their results.
 
 Each rank is a process of its own with the default process group initialised. This file checks what is asked for and
-sends it off; `supervisor.py` follows the ranks from there.
-
-The same `launch` under torchrun: the processes exist already, so join their group and run.
-
-A sentence for whoever calls torch.distributed in the notebook itself, where there is no process group.
-
-torch's own advice there, to call init_process_group, leads astray.
+sends it off; ranks/supervisor.py follows the ranks from there. Under torchrun the processes exist already: `launch`
+joins their group and runs. And whoever calls torch.distributed in the notebook itself, where there is no process group,
+is told a sentence, since torch's own advice, to call init_process_group, leads astray there.
 """
 
 import atexit
@@ -25,92 +21,53 @@ from typing import Any, Literal
 import torch.distributed as dist
 import torch.distributed.nn.functional  # noqa: F401  before there is a group, see _join
 
-from course_lib.runtime import backends, context, process_group
+from course_lib.runtime import backends, context
 from course_lib.runtime.errors import LaunchError
-from course_lib.runtime.instruments import recordings
+from course_lib.runtime.instruments import pending, recordings
+from course_lib.runtime.instruments.communication import CommunicationLog
+from course_lib.runtime.instruments.memory import MemoryLog
+from course_lib.runtime.instruments.timeline import Timeline
+from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.messages import Task
 from course_lib.runtime.ranks.parcels import pack_call, pack_result, unpack_call
-from course_lib.runtime.ranks.pools import Crew, pool
+from course_lib.runtime.ranks.pools import pool
 from course_lib.runtime.ranks.rank import seed_everything
 from course_lib.runtime.ranks.supervisor import Supervisor
-from course_lib.runtime.results import Results
 
-
-def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
-                          timeout_s: float, seed: int | None) -> Results:
-    """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
-
-    Exceptions go up as they are: torchrun reports them and stops the other ranks.
-    """
-    if not dist.is_initialized():
-        _join(backend, device, timeout_s)
-    if dist.get_rank() == 0 and world_size != dist.get_world_size():
-        print(f"launch: world_size={world_size} was asked for, but torchrun started {dist.get_world_size()} ranks: "
-              f"using {dist.get_world_size()}", file=sys.stderr)
-    if context.device().type != "cpu":
-        fn, args, kwargs = unpack_call(pack_call(fn, args, kwargs))  # its tensors arrive on this rank's GPU
-    if seed is not None:  # a team's later calls go on with the numbers of the ones before
-        seed_everything(seed)
-    recordings.take()  # whatever was recorded outside launch is not this launch's
-    result = fn(*args, **kwargs)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, pack_result((result, recordings.take())))
-    returned = [pickle.loads(each) for each in everyone]
-    return Results([result for result, _ in returned], [logs for _, logs in returned])
-
-
-def _join(backend: str, device: str, timeout_s: float) -> None:
-    backend = backends.choose(backend, device, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])))
-    if backend == "gloo":
-        os.environ.update(backends.NO_GPUS)
-    # torch.distributed.nn.functional keeps the group that it finds when it is imported (as a default argument), and any
-    # optimiser imports it. Then destroying the group at the end would not end gloo's threads, and one that is late in
-    # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
-    rank = context.RankContext(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
-    process_group.join(rank, timeout_s, **_rendezvous(timeout_s))
-    atexit.register(_leave)
-
-
-def _leave() -> None:
-    gc.collect()  # what holds the group and waits to be collected would keep gloo's threads, too
-    dist.destroy_process_group()
-
-
-def _rendezvous(timeout_s: float) -> dict[str, Any]:
-    """Where the ranks find each other's addresses: torchrun's own store, a part of it for each time that it has started
-    them. With --max-restarts the addresses of those that died still stand there, and a new group would call them.
-    """
-    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=process_group.group_timeout(timeout_s))))
-    store.set_timeout(process_group.group_timeout(timeout_s))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {"store": dist.PrefixStore(f"attempt {attempt}", store), "rank": rank, "world_size": world_size}
-
-
+_launches = itertools.count()
+_one_at_a_time = threading.Lock()  # the pool has the ranks of one launch: another thread's launch waits for its turn
 SENTENCE = ("Only ranks have a process group, and this notebook is none. Put these lines in a function f and call "
             "launch(f, world_size=4): f itself, without a call.")
 
 
-def explain_in(shell: Any) -> None:
-    """Say the sentence below the traceback of each cell of `shell` that needs it. A second call changes nothing."""
-    # An event: set_custom_exc has room for one handler only, and would take the place of the reader's.
-    if _explain not in shell.events.callbacks["post_run_cell"]:
-        shell.events.register("post_run_cell", _explain)
+class Results(list):
+    """A list, one result per rank. `recorded[r]` holds the logs that rank r closed, in order."""
 
+    def __init__(self, results: list[Any], recorded: list[list[Any]]) -> None:
+        super().__init__(results)
+        self.recorded = recorded
 
-def _explain(result: Any) -> None:
-    if is_outside_ranks(result.error_in_exec):
-        print(SENTENCE, file=sys.stderr)
+    @property
+    def communication(self) -> CommunicationLog:
+        """Every record_communication() of every rank, as one log."""
+        return self._merge(CommunicationLog)
 
+    @property
+    def memory(self) -> MemoryLog:
+        """Every record_memory() of every rank, as one log."""
+        return self._merge(MemoryLog)
 
-def is_outside_ranks(error: BaseException | None) -> bool:
-    """Whether `error` is torch's for a process without a group, and this process cannot have one."""
-    return (isinstance(error, ValueError) and not isinstance(error, LaunchError)
-            and "init_process_group" in str(error) and "has not been initialized" in str(error)
-            and not context.in_rank() and not context.under_torchrun())
+    @property
+    def timeline(self) -> Timeline:
+        """Every record_timeline() of every rank, as one timeline."""
+        return self._merge(Timeline)
 
-
-_launches = itertools.count()
-_one_at_a_time = threading.Lock()  # the pool has the ranks of one launch: another thread's launch waits for its turn
+    def _merge(self, kind: type[recordings.Recording]) -> Any:
+        logs = [log for of_rank in self.recorded for log in of_rank if isinstance(log, kind)]
+        if not logs:
+            raise ValueError(f"nothing was recorded: use `with record_{kind.records}(): ...` inside the launched "
+                             "function")
+        return kind.merge(logs)
 
 
 def launch(
@@ -163,7 +120,7 @@ def launch(
         ours.begin()
         store = os.path.join(ours.folder, f"launch-{next(_launches)}")
         crew = Crew(ours, Task(0, world_size, backend, store, seed, threads, timeout, call), env)
-        return Supervisor(crew, crew.make_tasks(call), timeout).results()
+        return Results(*Supervisor(crew, crew.make_tasks(call), timeout).run())
 
 
 def check_is_function(fn: Any, caller: str) -> None:
@@ -194,8 +151,10 @@ def _check_arguments(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
     if args and type(args[-1]) is int and args[-1] > 0 and _takes(fn, args[:-1], kwargs):
         raise ValueError(f"launch({name}, ..., {args[-1]}) passes {args[-1]} on to {name}, which does not take it: "
                          f"did you mean world_size={args[-1]}?")
+    own = [each for each, parameter in inspect.signature(launch).parameters.items()
+           if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     for given, value in kwargs.items():
-        near = difflib.get_close_matches(given.lower(), _OWN, n=1, cutoff=0.7)
+        near = difflib.get_close_matches(given.lower(), own, n=1, cutoff=0.7)
         if near and _takes(fn, args, {other: kwargs[other] for other in kwargs if other != given}):
             raise ValueError(f"neither launch nor {name} takes {given}=...: did you mean {near[0]}={value!r}?")
 
@@ -209,5 +168,71 @@ def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:
     return True
 
 
-_OWN = [name for name, parameter in inspect.signature(launch).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
+                          timeout_s: float, seed: int | None) -> Results:
+    """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
+
+    Exceptions go up as they are: torchrun reports them and stops the other ranks.
+    """
+    if not dist.is_initialized():
+        _join(backend, device, timeout_s)
+    if dist.get_rank() == 0 and world_size != dist.get_world_size():
+        print(f"launch: world_size={world_size} was asked for, but torchrun started {dist.get_world_size()} ranks: "
+              f"using {dist.get_world_size()}", file=sys.stderr)
+    if context.device().type != "cpu":
+        fn, args, kwargs = unpack_call(pack_call(fn, args, kwargs))  # its tensors arrive on this rank's GPU
+    if seed is not None:  # a team's later calls go on with the numbers of the ones before
+        seed_everything(seed)
+    recordings.take()  # whatever was recorded outside launch is not this launch's
+    result = fn(*args, **kwargs)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, pack_result((result, recordings.take())))
+    returned = [pickle.loads(each) for each in everyone]
+    return Results([result for result, _ in returned], [logs for _, logs in returned])
+
+
+def _join(backend: str, device: str, timeout_s: float) -> None:
+    backend = backends.choose(backend, device, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])))
+    if backend == "gloo":
+        os.environ.update(backends.NO_GPUS)
+    # torch.distributed.nn.functional keeps the group that it finds when it is imported (as a default argument), and any
+    # optimiser imports it. Then destroying the group at the end would not end gloo's threads, and one that is late in
+    # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
+    rank = context.RankContext(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
+    pending.install()
+    backends.join(rank, timeout_s, **_rendezvous(timeout_s))
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    gc.collect()  # what holds the group and waits to be collected would keep gloo's threads, too
+    dist.destroy_process_group()
+
+
+def _rendezvous(timeout_s: float) -> dict[str, Any]:
+    """Where the ranks find each other's addresses: torchrun's own store, a part of it for each time that it has started
+    them. With --max-restarts the addresses of those that died still stand there, and a new group would call them.
+    """
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=backends.group_timeout(timeout_s))))
+    store.set_timeout(backends.group_timeout(timeout_s))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": dist.PrefixStore(f"attempt {attempt}", store), "rank": rank, "world_size": world_size}
+
+
+def explain_in(shell: Any) -> None:
+    """Say the sentence below the traceback of each cell of `shell` that needs it. A second call changes nothing."""
+    # An event: set_custom_exc has room for one handler only, and would take the place of the reader's.
+    if _explain not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", _explain)
+
+
+def _explain(result: Any) -> None:
+    if is_outside_ranks(result.error_in_exec):
+        print(SENTENCE, file=sys.stderr)
+
+
+def is_outside_ranks(error: BaseException | None) -> bool:
+    """Whether `error` is torch's for a process without a group, and this process cannot have one."""
+    return (isinstance(error, ValueError) and not isinstance(error, LaunchError)
+            and "init_process_group" in str(error) and "has not been initialized" in str(error)
+            and not context.in_rank() and not context.under_torchrun())

@@ -1,8 +1,8 @@
 """Messages between ranks that share one GPU: through the host's memory, since gloo carries few things from a GPU.
 
-gloo promises broadcast and all_reduce for tensors of a GPU, and nothing else (the table in
-https://docs.pytorch.org/docs/stable/distributed.html). After `install()` every other operation copies its tensors to
-the host, lets gloo carry the copies, and copies what came back into the caller's tensors when the caller waits.
+gloo promises broadcast and all_reduce for tensors of a GPU, and nothing else (operations.py). After `install()` every
+other operation copies its tensors to the host, lets gloo carry the copies, and copies what came back into the caller's
+tensors when the caller waits.
 
 Every call of torch.distributed ends in one operator of torch's dispatcher (`c10d::send`, `c10d::allgather_`, ...),
 whoever makes it: `dist.send`, FSDP2, and in C++ DDP's reducer and the functional collectives under DTensor. Here those
@@ -28,30 +28,10 @@ from torch import Tensor
 from torch.distributed import Work
 
 from course_lib.runtime import context
+from course_lib.runtime.operations import POINT_TO_POINT, Operation, list_staged_operators
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import OpOverload, dispatch_key, tree_map_only
 
-# c10d's operator -> what torch.distributed calls it
-OPERATORS = {
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-    "reduce_": "reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_into_tensor",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-}
-MESSAGES = {"send", "recv"}
-CONTIGUOUS = {"send", "recv", "all_to_all", "all_to_all_single"}  # gloo takes no other tensors there
 SAID = "staging-said"
 
 _library: torch.library.Library | None = None  # holds our kernels for as long as it lives
@@ -72,8 +52,8 @@ def install() -> None:
     _library, _said = torch.library.Library("c10d", "IMPL"), False
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
-        for name, op in OPERATORS.items():
-            _library.impl(name, _kernel(getattr(torch.ops.c10d, name).default, op), key)
+        for name, (function, row) in list_staged_operators().items():
+            _library.impl(name, _make_kernel(getattr(torch.ops.c10d, name).default, function, row), key)
 
 
 def uninstall() -> None:
@@ -85,7 +65,7 @@ def uninstall() -> None:
     _collectives.clear()
 
 
-def _kernel(operator: OpOverload, op: str) -> Callable:
+def _make_kernel(operator: OpOverload, function: str, row: Operation) -> Callable:
     """What `operator` does for tensors of a GPU. Its schema says which arguments it writes: those not called input."""
     names = [argument.name for argument in operator._schema.arguments]
     has_outputs = len(operator._schema.returns) == 2  # the first argument, and the work
@@ -93,39 +73,40 @@ def _kernel(operator: OpOverload, op: str) -> Callable:
     @torch.no_grad()
     def kernel(*arguments: Any) -> Any:
         _latest.work = None  # a receive that was dropped must not take the next one's message
-        _check(op, arguments)
-        _say_once(op)
+        _check(function, arguments, row.contiguous)
+        _say_once(function)
         copies: list[tuple[Tensor, Tensor]] = []  # (the caller's, the host's) of what is written
         on_host = [_to_host(named, argument, copies) for named, argument in zip(names, arguments)]
         returned = operator(*on_host)
         host_work = Work.unbox(returned[1] if has_outputs else returned)
-        _latest.work = work = StagedWork(host_work, copies if op != "send" else [])
-        if op not in MESSAGES:
+        _latest.work = work = StagedWork(host_work, copies if row.name != "send" else [])
+        if row.name not in POINT_TO_POINT:
             _collectives.add(work)
         return (arguments[0], work.boxed()) if has_outputs else work.boxed()
 
     return kernel
 
 
-def _check(op: str, arguments: tuple) -> None:
+def _check(function: str, arguments: tuple, contiguous: bool) -> None:
     """All tensors on one GPU, whose current stream has by then done what it was asked for before."""
     tensors = tensors_in(arguments)
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
-        raise ValueError(f"{op}: expected all tensors on one device, got {' and '.join(sorted(map(str, devices)))}")
+        raise ValueError(f"{function}: expected all tensors on one device, got "
+                         f"{' and '.join(sorted(map(str, devices)))}")
     for tensor in tensors:
-        if op in CONTIGUOUS and not tensor.is_contiguous():
-            raise ValueError(f"{op}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
+        if contiguous and not tensor.is_contiguous():
+            raise ValueError(f"{function}: expected a contiguous tensor, got strides {tensor.stride()} for shape "
                              f"{list(tensor.shape)}: pass tensor.contiguous()")
     # The GPU may not have computed yet what is to be copied: gloo and the host know nothing of its streams.
     torch.accelerator.current_stream(devices.pop()).synchronize()
 
 
-def _say_once(op: str) -> None:
+def _say_once(function: str) -> None:
     global _said
     if not _said and dist.get_rank() == 0 and _first_of_its_notebook():
-        print(f"gloo promises no {op} for tensors of a GPU: this call, and all like it, go through the host's memory",
-              file=sys.stderr)
+        print(f"gloo promises no {function} for tensors of a GPU: this call, and all like it, go through the host's "
+              "memory", file=sys.stderr)
     _said = True
 
 
@@ -179,7 +160,6 @@ class StagedWork(Work):
                 self._copied = True
 
     def synchronize(self) -> None:
-        """Wait for the message, and copy what came back to the GPU."""
         self._host.synchronize()
         self.is_completed()
 
@@ -192,24 +172,19 @@ class StagedWork(Work):
         return done
 
     def is_success(self) -> bool:
-        """Whether it ended without an error."""
         return self._host.is_success()
 
     def exception(self) -> Any:
-        """The error that it ended with."""
         return self._host.exception()
 
     def result(self) -> list[Tensor]:
-        """The tensors on the GPU, which hold the result."""
         self.is_completed()
         return self._own(self._host.result())
 
     def source_rank(self) -> int:
-        """From which rank it came."""
         return self._host.source_rank()
 
-    def _source_rank(self) -> int:
-        return self._host._source_rank()
+    _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors on the GPU, done when they are copied back."""

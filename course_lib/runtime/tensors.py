@@ -1,11 +1,13 @@
-"""The tensors in anything that functions take and return: one answer for recorders, DDP's and FSDP's hooks alike."""
+"""The tensors in anything that functions take and return, and the memory behind one: an answer for all who look."""
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.runtime.torch_private import tree_leaves
 
@@ -46,3 +48,20 @@ def _tensors_among(leaves: list[Any]) -> list[Tensor]:
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             found += tensors_in([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
     return found
+
+
+@cache
+def wraps_tensors(kind: type) -> bool:
+    """Whether `kind` is a tensor subclass that runs its operators on inner tensors, as DTensor does."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def storages_of(tensor: Tensor) -> Sequence[torch.UntypedStorage]:
+    """The memory behind `tensor`: one storage, or several if it is sparse or wraps other tensors."""
+    kind = type(tensor)
+    if kind is not Tensor and kind is not nn.Parameter and wraps_tensors(kind):
+        inner = tensors_in([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
+        return [storage for one in inner for storage in storages_of(one)]
+    if tensor.layout is torch.strided:
+        return (tensor.untyped_storage(),)
+    return (tensor._indices().untyped_storage(), tensor._values().untyped_storage()) if tensor.is_sparse else ()

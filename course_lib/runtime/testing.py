@@ -67,11 +67,9 @@ def is_stopping(team: Team) -> bool:
     return running is not None and running.error is not None and running.crew.pool.hurried.is_set()
 
 
-def places(team: Team) -> dict[int, str]:
-    """Where each rank is, or what it did last."""
+def rank_lines(team: Team) -> dict[int, str]:
     return team._ranks.where()
 
 
 def is_over(team: Team) -> bool:
-    """Whether no call can run in it any more."""
     return team._ranks.story is not None

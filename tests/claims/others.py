@@ -13,7 +13,7 @@ import torch
 
 from course_lib.runtime.instruments.recordings import Recording
 from course_lib.runtime.instruments.timeline import Timeline
-from course_lib.runtime.results import Results
+from course_lib.runtime.launcher import Results
 
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "nothing": lambda x: 0 * x,

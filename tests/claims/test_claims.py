@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from nbformat.v4 import new_output
 
-from course_lib.runtime.instruments.intervals import TimelineEvent
 from course_lib.runtime.instruments.timeline import Timeline
-from course_lib.runtime.results import Results
+from course_lib.runtime.instruments.timeline_events import TimelineEvent
+from course_lib.runtime.launcher import Results
 from course_lib.widgets import Chart, RankPanels
 from tests.claims.cell import DOES_NOT_HOLD
 from tests.claims.compare import faults

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import launch
-from course_lib.runtime.results import Results
+from course_lib.runtime.launcher import Results
 from tools.harness.pretend import build
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, random_split
 
 from course_lib import data_parallel, reference
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
-from course_lib.runtime.ranks.warm_pool import WarmPool
+from course_lib.runtime.ranks.pools import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
 from tests.runtime.zoo import devices, in_plain_words, zoo
 from tools.harness.pretend.hook import pretended

@@ -16,6 +16,7 @@ from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import (
     device,
+    operations,
     record_communication,
     record_memory,
     record_timeline,
@@ -207,6 +208,8 @@ def test_the_allocators_peak_stands_beside_what_is_counted_by_storage_and_the_ho
 
 
 def test_bytes_count_once_on_a_gpu_and_are_those_of_the_cpu():
+    assert OPERATIONS.keys() | {"barrier"} == operations.OPERATIONS.keys()
+
     def counted():
         batch = lambda t: wait_for(dist.batch_isend_irecv(  # noqa: E731
             [dist.P2POp(dist.isend, t, peer()), dist.P2POp(dist.irecv, t.clone(), peer())]))

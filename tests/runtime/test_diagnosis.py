@@ -5,10 +5,9 @@ import torch
 
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew, LaunchRanks
+from course_lib.runtime.ranks.frames import Frame
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
-from course_lib.runtime.ranks.places import Frame
-from course_lib.runtime.ranks.pools import Crew
-from course_lib.runtime.ranks.went_wrong import Lookout
 
 HERE = Frame("train.py", 7, None, "step")
 WORLD, PAIR = (0, 1, 2), (0, 2)
@@ -45,7 +44,7 @@ def test_a_deadlock_knows_as_data_who_waits_for_whom_and_tells_a_team_who_took_n
     sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: a_return()}
     assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
     sightings = {0: waits("barrier", count=1), 1: Absent({}), 2: waits("barrier")}
-    told = diagnosis.for_team(str(diagnosis.deadlock(sightings, 3.0)))
+    told = diagnosis.say_for_team(str(diagnosis.deadlock(sightings, 3.0)))
     assert "rank 1  takes no part in this call" in told
     assert "ranks 0 and 2 wait in barrier number 1 of this team, and rank 1 has not called it" in " ".join(told.split())
 
@@ -98,7 +97,7 @@ def test_a_death_tells_its_likely_cause_and_where_the_rank_was_last_seen():
 ])
 def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_message_was_received(counts, in_step):
     crew = Crew(None, Task(0, 3, "gloo", "store", 0, 1, 60.0, b""), {}, stays=True)
-    crew.note_counts(counts)
+    crew.counts |= counts
     assert crew.is_in_step() is in_step
 
 
@@ -107,12 +106,14 @@ def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_mes
 LINE = "rank 1 waits here"
 
 
-def lookout_after(*sightings, ranks=2, returned=()):
+def seen_after(*sightings, ranks=2, returned=()):
     """After (rank, the rank's clock, the line on which it waits or None where it computes, CPU seconds so far)."""
-    lookout = Lookout(list(range(ranks)), [], {rank: Returned(b"", {}) for rank in returned})
+    crew = Crew(None, Task(0, ranks, "gloo", "store", 0, 1, 60.0, b""), {})
+    seen = LaunchRanks(crew, crew.make_tasks(b""))
+    seen.returned |= {rank: Returned(b"", {}) for rank in returned}
     for rank, clock_s, line, busy_s in sightings:
-        lookout.note(rank, Whereabouts((), line, None, {(str(line), ()): 1}, busy_s, clock_s))
-    return lookout
+        seen.note(rank, Whereabouts((), line, None, {(str(line), ()): 1}, busy_s, clock_s))
+    return seen
 
 
 def every(rank, begin_s, end_s):
@@ -121,19 +122,19 @@ def every(rank, begin_s, end_s):
 
 
 def test_ranks_are_stuck_for_as_long_as_all_that_are_left_were_seen_to_wait():
-    assert lookout_after(*every(0, 0, 4), *every(1, 1, 4)).all_still_for_s() == 3.0
-    assert lookout_after(*every(0, 0, 4), *every(1, 5, 9)).all_still_for_s() <= 0.0  # rank 0 may compute by now
-    assert lookout_after(*every(0, 0, 4), returned=(1,)).all_still_for_s() == 4.0
-    assert lookout_after(returned=(0, 1)).all_still_for_s() == 0.0
+    assert seen_after(*every(0, 0, 4), *every(1, 1, 4)).all_still_for_s() == 3.0
+    assert seen_after(*every(0, 0, 4), *every(1, 5, 9)).all_still_for_s() <= 0.0  # rank 0 may compute by now
+    assert seen_after(*every(0, 0, 4), returned=(1,)).all_still_for_s() == 4.0
+    assert seen_after(returned=(0, 1)).all_still_for_s() == 0.0
 
 
 def test_a_machine_that_stands_still_for_a_minute_is_no_deadlock():
     paused = [(rank, clock_s, LINE, 0.0) for clock_s in (0.0, 0.25, 60.0, 60.25) for rank in (0, 1)]
-    lookout = lookout_after(*paused)
-    assert lookout.still_for_s(0) == 60.25 and lookout.all_still_for_s() == 0.0
+    seen = seen_after(*paused)
+    assert seen.still_for_s(0) == 60.25 and seen.all_still_for_s() == 0.0
 
 
 @pytest.mark.parametrize("moved", [(0, 3.0, "elsewhere", 0.0), (0, 3.0, None, 0.0), (0, 3.0, LINE, 2.0)])
 def test_a_rank_that_moved_computed_or_used_the_cpu_begins_anew(moved):
-    lookout = lookout_after(*every(0, 0, 2.75), *every(1, 0, 6), moved, *every(0, 3.25, 5))
-    assert 0.0 <= lookout.all_still_for_s() <= 2.0
+    seen = seen_after(*every(0, 0, 2.75), *every(1, 0, 6), moved, *every(0, 3.25, 5))
+    assert 0.0 <= seen.all_still_for_s() <= 2.0

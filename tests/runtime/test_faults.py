@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, launcher, testing
-from course_lib.runtime.ranks import went_wrong
+from course_lib.runtime.ranks import crew
 from tests.faults.kinds import FEW_IN_LAUNCH, IN_LAUNCH, Plan, complaints, inject, rank_sum, start_a_daemon
 from tests.faults.traces import alive, traces
 
@@ -184,11 +184,11 @@ def test_launch_works_in_a_thread_and_two_at_once_take_turns():
 
 
 def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp_path, monkeypatch):
-    gate, ask = tmp_path / "gate", went_wrong.LaunchRanks._ask_and_wait
+    gate, ask = tmp_path / "gate", crew.LaunchRanks._ask_and_wait
 
     def open_and_ask(ranks, heed):
         gate.touch()
-        while not ranks.all_returned:
+        while ranks.unfinished_ranks():
             heed(*ranks.events.get(timeout=30))
         return ask(ranks, heed)
 
@@ -197,6 +197,6 @@ def test_ranks_that_return_while_they_are_asked_where_they_are_were_not_late(tmp
             time.sleep(0.01)
         return dist.get_rank()
 
-    monkeypatch.setattr(went_wrong.LaunchRanks, "_ask_and_wait", open_and_ask)
+    monkeypatch.setattr(crew.LaunchRanks, "_ask_and_wait", open_and_ask)
     assert list(launch(wait_for_gate, world_size=2, timeout=0.5)) == [0, 1]
     gate.unlink()

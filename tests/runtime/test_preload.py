@@ -96,6 +96,19 @@ def test_of_all_that_ranks_need_and_a_faulty_module_that_one_alone_touches_a_dri
     assert (threads, tasks) == (2, 1)
 
 
+def test_a_notebook_starts_its_server_before_it_imports_torch_itself(tmp_path):
+    """So that both import it at once: the pools are there where torch cannot be imported at all."""
+    script = """
+import json, sys
+sys.modules["torch"] = None
+try:
+    import course_lib.runtime
+except ImportError:
+    print(json.dumps("course_lib.runtime.ranks.pools" in sys.modules))
+"""
+    assert said_by(script, path=ROOT, cwd=tmp_path) is True
+
+
 @forks
 def test_the_server_itself_has_mapped_no_driver():
     launcher.pool().wait_for_preload()

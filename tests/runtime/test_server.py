@@ -72,14 +72,14 @@ def test_a_server_that_nobody_asks_leaves_with_its_folder_and_not_while_a_launch
     testing.wait_until_idle(pool)
     assert testing.server_pid(pool) is None and not Path(pool.folder).exists()
     monkeypatch.setattr(launcher, "pool", lambda: pool)
-    supervised = Supervisor.results
+    supervised = Supervisor.run
 
-    def results(self):
+    def run(self):
         testing.wait_until_idle(pool)  # its time has come, between the beginning of the launch and its first rank
         assert testing.server_pid(pool) is not None
         return supervised(self)
 
-    monkeypatch.setattr(Supervisor, "results", results)
+    monkeypatch.setattr(Supervisor, "run", run)
     for _ in range(2):  # at once after each the server leaves, at any moment of the next call
         assert launch(rank_sum, world_size=2) == [1.0, 1.0]
     testing.wait_until_idle(pool)

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from course_lib.runtime import launch
-from course_lib.runtime.ranks import output as output_module
 from course_lib.runtime.ranks import showing
-from course_lib.runtime.ranks.output import RankOutput, stable_output
+from course_lib.runtime.ranks.showing import RankOutput, stable_output
 
 # Lines
 
@@ -22,7 +21,7 @@ from course_lib.runtime.ranks.output import RankOutput, stable_output
     ([(0, "grö".encode()[:3]), (0, "ö".encode()[1:] + b"\n")], ["", "[rank 0] grö\n", ""]),  # a character in two pieces
 ])
 def test_lines_appear_whole_even_when_they_arrive_in_pieces(pieces, shown, monkeypatch, capsys):
-    monkeypatch.setattr(output_module, "stable_output", lambda: False)
+    monkeypatch.setattr(showing, "stable_output", lambda: False)
     output, seen = RankOutput(2), []
     for rank, data in pieces:
         output.add(rank, "stdout", data)
@@ -36,7 +35,7 @@ def test_under_a_notebook_test_what_is_printed_and_shown_comes_in_rank_order(cap
     lines = []
     with monkeypatch.context() as patch:
         patch.setattr(showing.os, "write", lambda _, line: lines.append(line) or len(line))
-        showing.send({"text/plain": "picture"}, {})
+        showing.send_bundle({"text/plain": "picture"}, {})
     output = RankOutput(2)
     output.add(1, "stdout", lines[0])
     output.add(0, "stdout", b"first\n")

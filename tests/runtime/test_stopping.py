@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from course_lib.runtime.ranks import watcher
-from course_lib.runtime.ranks.watcher import Stopped, close_connections, let_go, run_stoppable
+from course_lib.runtime.ranks.watcher import Stopped, close_connections, close_kept, run_stoppable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of one thread to another")
 
@@ -68,7 +68,7 @@ def test_a_connection_that_is_closed_hears_no_more_and_its_peer_notices_nothing_
             ours.close()  # as gloo does
             for _ in range(2):  # the first one would succeed in any case
                 theirs.sendall(b"more")
-            let_go()
+            close_kept()
             with pytest.raises(ConnectionResetError):
                 theirs.recv(4)
             assert watcher._kept == {}

@@ -59,7 +59,7 @@ def session():
 def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_next_cell_runs(kind):
     fault, team, error = FAULTS[kind], session(), None
     if kind == "interrupt":
-        interrupt_once(lambda: any("is at" in where for where in testing.places(team).values()))
+        interrupt_once(lambda: any("is at" in where for where in testing.rank_lines(team).values()))
     with testing.call_limit(team, SHORT_S if fault.error is LaunchTimeout else 60.0):
         try:
             team.run_cell(fault.cell(culprit=1))

@@ -21,8 +21,8 @@ import pytest
 from course_lib.runtime import LaunchError, LaunchTimeout, RankDied, launch, launcher, start_ranks, testing
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool, processes, supervisor
-from course_lib.runtime.ranks.output import read_output
 from course_lib.runtime.ranks.processes import RankProcess
+from course_lib.runtime.ranks.showing import read_output
 from course_lib.runtime.ranks.supervisor import Supervisor
 from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive, traces
@@ -174,7 +174,7 @@ def test_an_interrupt_before_a_call_or_its_thread_has_begun_or_at_its_last_item_
             item = super().get(*arguments, **options)
             return interrupts.pop()() if item is None and interrupts else item
 
-    for patch in (lambda: come_first(Supervisor, "results"), lambda: come_first(supervisor, "hold_interrupts"),
+    for patch in (lambda: come_first(Supervisor, "run"), lambda: come_first(supervisor, "hold_interrupts"),
                   lambda: monkeypatch.setattr(supervisor.queue, "Queue", Losing)):
         patch()
         interrupts.append(raise_interrupt)

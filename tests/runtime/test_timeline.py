@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib.runtime import Timeline, context, launch, record_timeline, span
-from course_lib.runtime.instruments.intervals import TimelineEvent, longest_outside, transfers
 from course_lib.runtime.instruments.pending import GroupCall
+from course_lib.runtime.instruments.pictures import span_colours
 from course_lib.runtime.instruments.timeline import Clock
-from course_lib.runtime.instruments.timeline_picture import span_colours
-from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
+from course_lib.runtime.instruments.timeline_events import TimelineEvent, TimelineRecorder, longest_outside, transfers
 
 
 def event(lane, start_s, end_s, name="x", rank=0, depth=0, **labels):

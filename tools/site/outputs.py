@@ -25,8 +25,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from course_lib.pictures.palette import MAGENTA
+from course_lib.runtime.instruments.pictures import span_colours
 from course_lib.runtime.instruments.timeline import TRACE
-from course_lib.runtime.instruments.timeline_picture import span_colours
 from tools.pages import TEMPLATE_FOLDER, Poll, polls_in
 from tools.site.listings import address_of, line_of
 from tools.site.widgets import class_named, first_state, recorded_settings

@@ -4,11 +4,15 @@ A GPU works behind the host: a call that computes or communicates returns at onc
 current stream, which happens when the stream has come so far, and is read when the recording is over. Both clocks read
 their marks as seconds of the host's counter (time.perf_counter), which all ranks of a host share.
 
+`seconds(function, ...)` is what one call takes, the work it hands to a GPU included; `sleep(seconds)` a pause of this
+rank's device, where time.sleep is one of the host alone.
+
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
 
 import time
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 
@@ -22,14 +26,12 @@ REFERENCES = 3
 
 
 class HostClock:
-    """What has happened when the call returns: everything on the CPU."""
+    """What has happened when the call returns: everything on the CPU. Its marks are seconds already."""
 
     def mark(self, on_stream: bool = True) -> Mark:
-        """Now, in seconds."""
         return time.perf_counter()
 
     def reader(self) -> Read:
-        """Marks are seconds already."""
         return lambda mark, wait: mark
 
 
@@ -99,3 +101,42 @@ def side_stream(device: torch.device, purpose: Hashable) -> torch.Stream:
         _streams[key] = (torch.Stream(device, priority=-1) if len(made) < MOST_STREAMS
                          else made[len(made) % MOST_STREAMS])
     return _streams[key]
+
+
+def seconds(function: Callable, *args: Any, **kwargs: Any) -> float:
+    """Seconds that `function(*args, **kwargs)` takes here.
+
+    Most calls on a GPU return at once, while it works on: so this waits for all that the calling rank's GPU was given
+    before the call, and again for what the call gave it. On the CPU there is nothing to wait for. Of communication it
+    is this rank's time, waiting for the other ranks included.
+    """
+    device = context.device()
+
+    def now() -> float:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    started = now()
+    function(*args, **kwargs)
+    return now() - started
+
+
+def sleep(seconds: float) -> None:
+    """Do nothing for so many seconds, once all is done that this thread has given to its rank's device.
+
+    Calls on a GPU return before they are done: time.sleep would pass while the GPU still computes, or waits for a
+    message, and cost nothing.
+    """
+    catch_up()
+    time.sleep(seconds)
+
+
+def catch_up() -> None:
+    """Wait until the rank's device has done what this thread has given it so far; a CPU always has.
+
+    For the current stream alone: messages that were asked for ahead of time may need what this rank does next.
+    """
+    device = context.device()
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()

@@ -1,27 +1,12 @@
 """Count what a rank communicates: `with record_communication() as log:` around calls of torch.distributed.
 
-A TorchDispatchMode sits below autograd and below every front end, where each collective arrives as one c10d
-operator with its tensors and its process group. So it also sees what backward hooks, DDP's C++ reducer,
-FSDP2, DTensor and pipelining do. It costs some 5 us a torch operator: use it to count, not to time.
-What counts as sent is in communication_rules.py.
-
-What one c10d operation moves: its field-standard name, its message, and what this rank sends for it.
-
-Every call of torch.distributed, whatever its front end (`dist.all_reduce`, DDP's C++ reducer, FSDP2, DTensor,
-the functional collectives), ends in one operator of the namespaces below; `describe` makes an event of it.
-
-    M  message: the largest buffer the operation handles, in bytes (the full output of all_gather and gather,
-       the full input of reduce_scatter, scatter and all_to_all)
-    n  ranks in the group
-    r  this rank's place in the group; root: the root's place
-
-Bytes sent follow the ring convention, as NCCL's bus bandwidth does, but exactly for every single rank: summed
-over the group they are what crosses all the links of a ring.
-Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+A TorchDispatchMode sits below autograd and below every front end (`dist.all_reduce`, DDP's C++ reducer, FSDP2, DTensor,
+the functional collectives, pipelining), where each call arrives as one c10d operator with its tensors and its process
+group. It costs some 5 us a torch operator: use it to count, not to time. What counts as sent is in operations.py.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,12 +17,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime.instruments.dispatch import OperatorWatcher, Run, watching
-from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
+from course_lib.runtime.instruments.recordings import (
+    OperatorWatcher,
+    Recording,
+    Run,
+    keep_recording,
+    this_rank,
+    watch_operators,
+)
+from course_lib.runtime.operations import NAMESPACES, NOT_COUNTED, POINT_TO_POINT, Operation, Transfer, find_operation
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import OpOverload, group_of_name
 
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class CommunicationEvent:
     """One operation as one rank called it. Ranks are global.
 
     `peer` is the other end of a send or recv (None for a collective, and for a recv from any rank). The byte
-    counts are None for an operation without a rule: an operator unknown to this file, or a sparse tensor.
+    counts are None for an operation without a rule: an operator unknown to operations.py, or a sparse tensor.
     """
 
     rank: int
@@ -57,94 +49,39 @@ class CommunicationEvent:
     peer: int | None = None
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """The letters of the formulas; `kept` is what an all_to_all leaves on its own rank, in bytes."""
-
-    M: int
-    n: int
-    r: int
-    root: int = 0
-    kept: int = 0
+@cache
+def _look_up(operator: OpOverload) -> tuple[str, Operation | None, tuple[str, ...]]:
+    """The operator's name, its row, and the names of its arguments in their order."""
+    schema = operator._schema
+    return schema.name, find_operation(schema.name), tuple(argument.name for argument in schema.arguments)
 
 
-SENT_BYTES: dict[str, Callable[[Transfer], int | Fraction]] = {
-    "all_reduce": lambda t: Fraction(2 * (t.n - 1) * t.M, t.n),  # a reduce_scatter, then an all_gather
-    "reduce_scatter": lambda t: Fraction((t.n - 1) * t.M, t.n),  # every block but one passes each rank
-    "all_gather": lambda t: Fraction((t.n - 1) * t.M, t.n),
-    "all_to_all": lambda t: t.M - t.kept,  # even blocks: (n-1)/n M
-    "broadcast": lambda t: 0 if (t.r + 1) % t.n == t.root else t.M,  # all but the last of the ring pass it on
-    "reduce": lambda t: 0 if t.r == t.root else t.M,  # each adds its part and passes it on towards the root
-    "gather": lambda t: 0 if t.r == t.root else Fraction(t.M, t.n),  # every block goes straight to the root
-    "scatter": lambda t: Fraction((t.n - 1) * t.M, t.n) if t.r == t.root else 0,
-    "send": lambda t: t.M,
-    "recv": lambda t: 0,
-    "barrier": lambda t: 0,
-}
-
-# Operator -> (op, position of the argument that is the message). Without the suffixes _, _coalesced and _out.
-OPERATORS: dict[str, tuple[str, int]] = {
-    "allreduce": ("all_reduce", 0),
-    "all_reduce": ("all_reduce", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "_reduce_scatter_base": ("reduce_scatter", 1),
-    "c10d.reduce_scatter_tensor": ("reduce_scatter", 1),
-    "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "allgather": ("all_gather", 0),
-    "_allgather_base": ("all_gather", 0),
-    "allgather_into_tensor": ("all_gather", 0),
-    "all_gather_into_tensor": ("all_gather", 0),
-    "alltoall": ("all_to_all", 1),
-    "alltoall_base": ("all_to_all", 1),
-    "all_to_all_single": ("all_to_all", 0),
-    "shard_dim_alltoall": ("all_to_all", 0),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-    "send": ("send", 0),
-    "isend": ("send", 0),
-    "recv": ("recv", 0),
-    "recv_any_source": ("recv", 0),
-    "irecv": ("recv", 0),
-    "barrier": ("barrier", 0),
-    "monitored_barrier": ("barrier", 0),
-}
-# Here torch hands over this rank's block of the message, M/n, and not the message.
-GIVEN_ONE_BLOCK = {"all_gather_into_tensor", "gather", "scatter"}
-# No communication of their own: they wait, wrap, check, or look a group up.
-SILENT = {"wait_tensor", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group"}
-
-
-def describe(rank: int, operator: OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
+def describe_call(rank: int, operator: OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
     """The event of one call of a c10d operator with positional `args`; None where nothing is communicated."""
-    namespace, _, name = operator._schema.name.partition("::")
-    key = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
-    if key in SILENT:
+    full_name, row, names = _look_up(operator)
+    namespace, _, name = full_name.partition("::")
+    if row is None and name in NOT_COUNTED:
         return None
-    op, position = OPERATORS.get(f"{namespace}.{key}") or OPERATORS.get(key) or (f"{namespace}.{name}", 0)
-    named = dict(zip(argument_names(operator), args))
+    named = dict(zip(names, args))
     group = process_group(named)
     group_ranks = tuple(dist.get_process_group_ranks(group))
-    tensors = tensors_in(args[position] if op in SENT_BYTES else args)
-    dtype = tensors[0].dtype if tensors and op != "barrier" else None
-    other_end = named.get({"send": "dst", "recv": "src"}.get(op))
+    if row is None:
+        dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
+        return CommunicationEvent(rank, f"{namespace}.{name}", None, None, dtype, group_ranks)
+
+    message = row.in_c10d if namespace == "c10d" else row.in_functional
+    tensors = tensors_in(args[message.argument]) if message else []
+    dtype = tensors[0].dtype if tensors else None
+    other_end = named.get(row.peer)
     peer = None if other_end is None else group_ranks[other_end]
-    if op not in SENT_BYTES or any(tensor.layout is not torch.strided for tensor in tensors):
-        return CommunicationEvent(rank, op, None, None, dtype, group_ranks, peer)
-
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return CommunicationEvent(rank, row.name, None, None, dtype, group_ranks, peer)
     n = group.size()
-    M = 0 if op == "barrier" else sum(map(num_bytes, tensors)) * (n if key in GIVEN_ONE_BLOCK else 1)
+    M = sum(map(num_bytes, tensors)) * (n if message and message.one_block else 1)
     root = named.get("root_rank", named.get("src", 0))
-    kept = kept_bytes(tensors, named, n, group.rank()) if op == "all_to_all" else 0
-    sent = Fraction(SENT_BYTES[op](Transfer(M, n, group.rank(), root, kept)))
-    return CommunicationEvent(rank, op, M, whole(sent), dtype, group_ranks, peer)
-
-
-@cache
-def argument_names(operator: OpOverload) -> tuple[str, ...]:
-    """The names of an operator's arguments, in their order."""
-    return tuple(argument.name for argument in operator._schema.arguments)
+    kept = kept_bytes(tensors, named, n, group.rank()) if row.name == "all_to_all" else 0
+    sent = row.sent_bytes(Transfer(M, n, group.rank(), root, kept))
+    return CommunicationEvent(rank, row.name, M, int_if_whole(sent), dtype, group_ranks, peer)
 
 
 def process_group(named: dict[str, Any]) -> dist.ProcessGroup:
@@ -164,16 +101,11 @@ def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: in
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the elements of `tensor`, wherever they are stored."""
     return tensor.numel() * tensor.element_size()
 
 
-def whole(number: int | Fraction) -> int | Fraction:
-    """`number` as an int when it is one."""
+def int_if_whole(number: int | Fraction) -> int | Fraction:
     return int(number) if number == int(number) else number
-
-
-MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,6 +114,7 @@ class CommunicationLog(Recording):
 
     ranks: tuple[int, ...]
     events: list[CommunicationEvent] = field(default_factory=list)
+    records = "communication"
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "CommunicationLog":
@@ -193,8 +126,7 @@ class CommunicationLog(Recording):
 
     def by_rank(self, rank: int) -> "CommunicationLog":
         """What one rank recorded. ValueError for a rank that recorded nothing at all."""
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} recorded no communication; recorded ranks: {list(self.ranks)}")
+        self.check_has(rank)
         return CommunicationLog((rank,), [event for event in self.events if event.rank == rank])
 
     def calls(self, op: str | None = None) -> int:
@@ -211,7 +143,7 @@ class CommunicationLog(Recording):
     @property
     def sent_bytes(self) -> int | Fraction:
         """Bytes sent: collectives by the ring convention, send as it is. An int wherever it is whole."""
-        return whole(sum((event.sent_bytes for event in self._countable(None)), Fraction(0)))
+        return int_if_whole(sum((event.sent_bytes for event in self._countable(None)), Fraction(0)))
 
     def _select(self, op: str | None) -> list[CommunicationEvent]:
         return [event for event in self.events if op is None or event.op == op]
@@ -220,9 +152,8 @@ class CommunicationLog(Recording):
         events = self._select(op)
         for event in events:
             if event.message_bytes is None:
-                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator "
-                                 "unknown to communication_rules.py, or a sparse tensor); "
-                                 ".events and .calls() still work")
+                raise ValueError(f"{event.op} on group {event.group} has no rule for its bytes (an operator unknown to "
+                                 "operations.py, or a sparse tensor); .events and .calls() still work")
         return events
 
     def finding(self) -> str:
@@ -230,8 +161,7 @@ class CommunicationLog(Recording):
             return "CommunicationLog: nothing was recorded; wrap the code in `with record_communication():`"
         logs = [self.by_rank(rank) for rank in self.ranks]
         if len({log._summary() for log in logs}) == 1:
-            who = f"each of {len(logs)} ranks" if len(logs) > 1 else f"rank {self.ranks[0]}"
-            return f"CommunicationLog: {who} {logs[0]._summary()}"
+            return f"CommunicationLog: {self.who()} {logs[0]._summary()}"
         finding = f"CommunicationLog: {len(logs)} ranks {self._summary()}"
         sent = {log.ranks[0]: sum_or_none(event.sent_bytes for event in log.events) for log in logs}
         if None in sent.values():
@@ -258,7 +188,7 @@ def record_communication() -> Iterator[CommunicationLog]:
     Recorders nest: the outer one also holds what the inner one saw.
     """
     log = CommunicationLog((this_rank(),))
-    with keeping(log), watching(_CommunicationWatcher(log)):
+    with keep_recording(log), watch_operators(_CommunicationWatcher(log)):
         yield log
 
 
@@ -268,13 +198,13 @@ class _CommunicationWatcher(OperatorWatcher):
     def __init__(self, log: CommunicationLog) -> None:
         self.log = log
 
-    def around(self, operator: Any, run: Run) -> Run:
+    def wrap(self, operator: Any, run: Run) -> Run:
         if operator.namespace not in NAMESPACES:
             return run
 
         def run_and_record(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
-            event = describe(self.log.ranks[0], operator, args)
+            event = describe_call(self.log.ranks[0], operator, args)
             result = run(args, kwargs)
             if event is not None:
                 self.log.events.append(event)
@@ -288,15 +218,14 @@ def table(log: CommunicationLog) -> str:
     rows: dict[tuple[str, ...], list[CommunicationEvent]] = {}
     for event in log.events:
         dtype = str(event.dtype).removeprefix("torch.") if event.dtype else ""
-        partners = "pair" if event.op in ("send", "recv") else f"group of {len(event.group)}"
+        partners = "pair" if event.op in POINT_TO_POINT else f"group of {len(event.group)}"
         rows.setdefault((event.op, dtype, partners), []).append(event)
     ranks = log.ranks if len(log.ranks) > 1 else ()
-    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes"]
-    body = [[op, between(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
-    body.append(["all", "", "", *counts(log.events, ranks)])
+    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes",
+            *(f"rank {rank} sent" for rank in ranks)]
+    body = [[op, list_partners(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
     lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
-    head += [f"rank {rank} sent" for rank in ranks]
-    for tag, cells in [("th", head), *(("td", row) for row in body)]:
+    for tag, cells in [("th", head), *(("td", row) for row in [*body, ["all", "", "", *counts(log.events, ranks)]])]:
         aligned = ["left"] * 3 + ["right"] * (len(cells) - 3)  # words, then numbers
         lines.append("<tr>" + "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
                                       for cell, side in zip(cells, aligned)) + "</tr>")
@@ -305,20 +234,17 @@ def table(log: CommunicationLog) -> str:
 
 def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
     """Calls, message bytes, sent bytes of `events`, then the bytes that each of `ranks` sent."""
-    message_bytes = [event.message_bytes for event in events]
-    sent_bytes = [[event.sent_bytes for event in events]]
-    sent_bytes += [[event.sent_bytes for event in events if event.rank == rank] for rank in ranks]
-    return [number(len(events)), *(number(sum_or_none(column)) for column in (message_bytes, *sent_bytes))]
+    columns = [[event.message_bytes for event in events], [event.sent_bytes for event in events],
+               *([event.sent_bytes for event in events if event.rank == rank] for rank in ranks)]
+    return [number(len(events)), *(number(sum_or_none(column)) for column in columns)]
 
 
-def between(events: list[CommunicationEvent]) -> str:
+def list_partners(events: list[CommunicationEvent]) -> str:
     """The partners of `events`: `0 → 1` for a send, `1 ← 0` for a recv, `(0, 1, 2)` for a group."""
     arrow = {"send": "→", "recv": "←"}.get(events[0].op)
-    if arrow:
-        named = [f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" for event in events]
-    else:
-        named = [f"({', '.join(map(str, event.group))})" for event in events]
-    different = list(dict.fromkeys(named))
+    different = list(dict.fromkeys(
+        f"{event.rank} {arrow} {'any' if event.peer is None else event.peer}" if arrow
+        else f"({', '.join(map(str, event.group))})" for event in events))
     if len(different) > MAX_NAMED_GROUPS:
         return f"{len(different)} {'pairs' if arrow else 'groups'}"
     return ", ".join(different)
@@ -327,7 +253,7 @@ def between(events: list[CommunicationEvent]) -> str:
 def sum_or_none(values: Iterable[int | Fraction | None]) -> int | Fraction | None:
     """The sum of `values`, or None when one of them is not known."""
     known = list(values)
-    return None if None in known else whole(sum(known, Fraction(0)))
+    return None if None in known else int_if_whole(sum(known, Fraction(0)))
 
 
 def number(value: int | Fraction | None) -> str:

@@ -30,20 +30,9 @@ from torch.optim import Optimizer
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime.instruments.memory_tracker import MemoryTracker, Sources
-from course_lib.runtime.instruments.recordings import Recording, keeping, this_rank
-from course_lib.runtime.instruments.storage_book import (
-    ACTIVATIONS,
-    GRADIENTS,
-    KINDS,
-    OPTIMIZER_STATE,
-    OTHER,
-    PARAMETERS,
-    MemoryPhase,
-    Track,
-)
+from course_lib.runtime.instruments.recordings import Recording, keep_recording, this_rank
+from course_lib.runtime.instruments.storage_book import CLAIM_OF_KIND, KINDS, MemoryPhase, Track
 from course_lib.runtime.torch_private import tree_leaves
-
-CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,6 +41,7 @@ class MemoryLog(Recording):
 
     ranks: tuple[int, ...]
     tracks: tuple[Track, ...]
+    records = "memory"
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "MemoryLog":
@@ -65,8 +55,7 @@ class MemoryLog(Recording):
 
     def by_rank(self, rank: int) -> "MemoryLog":
         """What one rank recorded. ValueError for a rank that recorded nothing."""
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} recorded no memory; recorded ranks: {list(self.ranks)}")
+        self.check_has(rank)
         return MemoryLog((rank,), (self.tracks[self.ranks.index(rank)],))
 
     @property
@@ -132,8 +121,7 @@ class MemoryLog(Recording):
         if lowest != highest:
             peak = f"{len(self.ranks)} ranks peak between {lowest} and {highest}"
         else:
-            who = f"each of {len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
-            peak = f"{who} peaks at {highest}"
+            peak = f"{self.who()} peaks at {highest}"
         phase = self._fullest.phase_of_peak()
         return f"{peak}, in {phase}" if phase else peak
 
@@ -144,16 +132,15 @@ class MemoryLog(Recording):
     def png(self) -> bytes | None:
         if not self.peak:
             return None
-        from course_lib.runtime.instruments.memory_picture import draw  # matplotlib is slow to import
+        from course_lib.runtime.instruments.pictures import draw_memory  # matplotlib is slow to import
 
         whose = f" on rank {self._fullest.rank}" if len(self.ranks) > 1 else ""
-        return draw(self.tracks, self._headline(), f"at the peak{whose}: {self._made_of()}{self._by_allocator()}")
+        detail = f"at the peak{whose}: {self._made_of()}"
+        if self.allocator_peak is not None:
+            counted, given_out = human_bytes(self.peak_on_gpu), human_bytes(self.allocator_peak)
+            detail += f"; on the GPU at most {counted}, {given_out} by its allocator"
+        return draw_memory(self.tracks, self._headline(), detail)
 
-    def _by_allocator(self) -> str:
-        if self.allocator_peak is None:
-            return ""
-        counted, given_out = human_bytes(self.peak_on_gpu), human_bytes(self.allocator_peak)
-        return f"; on the GPU at most {counted}, {given_out} by its allocator"
 
 
 @contextmanager
@@ -168,25 +155,26 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     Raises ValueError for anything else.
     """
     has_module = any(isinstance(value, nn.Module) for value in named.values())
-    sources: Sources = []
+    sources: list[tuple[str, Callable[[], Any]]] = []  # of what kind, and what has the tensors now
     for name, value in named.items():
         if isinstance(value, nn.Module):
-            sources += [(PARAMETERS, lambda m=value: of_modules(m, "_parameters")),
-                        (OTHER, lambda m=value: of_modules(m, "_buffers"))]
+            sources += [("parameters", lambda m=value: list_tensors(m, "_parameters")),
+                        ("other", lambda m=value: list_tensors(m, "_buffers"))]
         elif isinstance(value, Optimizer):
             # What it steps and no module owns are master copies; or parameters, where no model was named.
-            stepped = OPTIMIZER_STATE if has_module or "parameters" in named else PARAMETERS
-            sources += [(OPTIMIZER_STATE, lambda o=value: o.state),
+            stepped = "optimizer_state" if has_module or "parameters" in named else "parameters"
+            sources += [("optimizer_state", lambda o=value: o.state),
                         (stepped, lambda o=value: [group["params"] for group in o.param_groups])]
         else:
-            sources.append(tensor_source(name, value))
+            sources.append((name, tensor_source(name, value)))
     track = Track(this_rank())
     log = MemoryLog((track.rank,), (track,))
-    with keeping(log), MemoryTracker(track, sources).watching():
+    claims: Sources = [(CLAIM_OF_KIND[kind], source) for kind, source in sources]
+    with keep_recording(log), MemoryTracker(track, claims).watch():
         yield log
 
 
-def of_modules(module: nn.Module, kind: str) -> list[Tensor]:
+def list_tensors(module: nn.Module, kind: str) -> list[Tensor]:
     """What module.parameters() or .buffers() give, in a tenth of their time: a step asks for it several times."""
     if type(module).parameters is not nn.Module.parameters or type(module).buffers is not nn.Module.buffers:
         return list(module.parameters() if kind == "_parameters" else module.buffers())
@@ -202,7 +190,7 @@ def of_modules(module: nn.Module, kind: str) -> list[Tensor]:
     return found
 
 
-def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
+def tensor_source(name: str, value: Any) -> Callable[[], Any]:
     """Tensors that were named by their kind. ValueError for what is no tensor, or no kind."""
     held = list(value) if isinstance(value, Iterator) else value  # model.parameters() can be read only once
     source = held if callable(held) else lambda: held
@@ -214,7 +202,7 @@ def tensor_source(name: str, value: Any) -> tuple[int, Callable[[], Any]]:
     if wrong is not None:
         raise ValueError(f"record_memory({name}=...) expects tensors, (nested) lists or dicts of them, or "
                          f"a function that returns them; got {type(wrong).__name__}: {wrong!r:.80}")
-    return CLAIM_OF_KIND[name], source
+    return source
 
 
 def first_non_tensor(value: Any) -> Any:

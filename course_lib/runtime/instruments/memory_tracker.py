@@ -3,16 +3,13 @@
 A TorchDispatchMode sees what torch operators return, a weak reference to each storage tells when it is freed, and
 `UntypedStorage.resize_` is wrapped because FSDP frees and reallocates with it. Hooks on autograd and on optimisers say
 what is an activation, a gradient, an optimiser's state. A step has thousands of operators, half of which return what
-was there before (in-place ones, views): those are counted, and not looked at.
-Prior art: torch/distributed/_tools/mem_tracker.py.
-
-What the allocator of a rank's GPU says of itself, beside what is counted by storage.
+was there before (in-place ones, views): those are counted, and not looked at. Beside what is counted by storage stands
+what the allocator of a rank's GPU says of itself. Prior art: torch/distributed/_tools/mem_tracker.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,8 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdRef
 
 from course_lib.runtime import context
-from course_lib.runtime.instruments.dispatch import OperatorWatcher, Run, watching
-from course_lib.runtime.instruments.recordings import span_listeners
+from course_lib.runtime.instruments.recordings import OperatorWatcher, Run, span_listeners, watch_operators
 from course_lib.runtime.instruments.storage_book import (
     ACTIVATIONS,
     GRADIENTS,
@@ -45,45 +41,35 @@ from course_lib.runtime.torch_private import (
     without_dispatch,
 )
 
-_open: list["_Peak"] = []
-
-
-class _Peak:
-    num_bytes = 0
+_peaks: list[list[int]] = []  # of the blocks that measure, each in a list of its own
 
 
 @contextmanager
-def allocator_peak(tell: Callable[[int], None]) -> Iterator[None]:
-    """`tell` the most bytes that the GPU's allocator had given out at one time inside the block; nothing on the CPU.
+def measure_allocator_peak(track: Track) -> Iterator[None]:
+    """Note in `track` the most bytes that the GPU's allocator had given out at one time in the block; not on the CPU.
 
     The allocator keeps one peak a process, which starts anew with each block: those around it note theirs first.
     """
-    statistics = _statistics()
-    if statistics is None:
+    device = context.device()
+    # torch.cuda, or its like for another kind of device, which may have no statistics.
+    statistics = None if device.type == "cpu" else torch.get_device_module(device)
+    if not hasattr(statistics, "max_memory_allocated"):
         yield
         return
-    _note(statistics)
-    statistics.reset_peak_memory_stats(context.device())
-    mine = _Peak()
-    _open.append(mine)
+
+    def note() -> None:
+        for peak in _peaks:
+            peak[0] = max(peak[0], statistics.max_memory_allocated(device))
+
+    note()
+    statistics.reset_peak_memory_stats(device)
+    _peaks.append(mine := [0])
     try:
         yield
     finally:
-        _note(statistics)
-        _open.remove(mine)
-        tell(mine.num_bytes)
-
-
-def _note(statistics: ModuleType) -> None:
-    for peak in _open:
-        peak.num_bytes = max(peak.num_bytes, statistics.max_memory_allocated(context.device()))
-
-
-def _statistics() -> ModuleType | None:
-    """torch.cuda, or its like for another kind of device; None on the CPU and where there are no statistics."""
-    device = context.device()
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    return module if hasattr(module, "max_memory_allocated") else None
+        note()
+        _peaks[:] = [other for other in _peaks if other is not mine]
+        track.allocator_peak = mine[0]
 
 
 PLAIN = (torch.Tensor, nn.Parameter)
@@ -101,7 +87,7 @@ class Hooked:
 
 
 class MemoryTracker(OperatorWatcher):
-    """Writes into `track` while `watching()`."""
+    """Writes into `track` while it is watching."""
 
     def __init__(self, track: Track, sources: Sources) -> None:
         self.track, self.sources = track, sources
@@ -112,7 +98,7 @@ class MemoryTracker(OperatorWatcher):
         self.packing = False
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Observe until the block ends; then take every hook out again."""
         # What is entered last ends first: the allocator is read, all is looked at once more, and then the hooks go.
         with ExitStack() as hooks:
@@ -122,14 +108,14 @@ class MemoryTracker(OperatorWatcher):
             hooks.enter_context(replace_attribute(torch.UntypedStorage, "resize_",
                                          lambda storage, size: self.book.resize(resize, storage, size)))
             hooks.enter_context(saved_tensors_hooks(self.pack, self.unpack))
-            hooks.enter_context(saved_tensor_hooks_through(self.marking))
+            hooks.enter_context(saved_tensor_hooks_through(self.mark_packed))
             hooks.callback(register_optimizer_step_pre_hook(lambda *_: self.look_around()).remove)
             hooks.callback(register_optimizer_step_post_hook(self.claim_optimizer_state).remove)
             span_listeners.append(self)
             hooks.callback(span_listeners.remove, self)
-            hooks.enter_context(watching(self))
+            hooks.enter_context(watch_operators(self))
             hooks.callback(self.look_around)
-            hooks.enter_context(allocator_peak(self.note_allocator_peak))
+            hooks.enter_context(measure_allocator_peak(self.track))
             yield
 
     def stop(self) -> None:
@@ -141,13 +127,9 @@ class MemoryTracker(OperatorWatcher):
                 hooked.handle.remove()
         self.book.close()
 
-    def note_allocator_peak(self, num_bytes: int) -> None:
-        """Note the peak that the device's own allocator reports."""
-        self.track.allocator_peak = num_bytes
-
     # torch operators
 
-    def around(self, operator: Any, run: Run) -> Run:
+    def wrap(self, operator: Any, run: Run) -> Run:
         track, hooked, note_result = self.track, self.hooked, self.book.note_result
         is_looked_at = may_return_other_memory(operator)
 
@@ -216,7 +198,6 @@ class MemoryTracker(OperatorWatcher):
             when_backward_ends(self.look_around)
 
     def claim_optimizer_state(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Claim what the optimizer's state holds."""
         for tensor in tensors_in(optimizer.state):
             self.book.claim(tensor, OPTIMIZER_STATE, count=False)
         self.look_around()
@@ -251,7 +232,7 @@ class MemoryTracker(OperatorWatcher):
         else:
             self.book.claim(tensor, ACTIVATIONS)
 
-    def marking(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    def mark_packed(self, pack: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
         """The pack hook of somebody else, who is asked instead of us, with what it keeps marked as saved."""
         def pack_and_mark(tensor: torch.Tensor) -> Any:
             try:
@@ -268,11 +249,9 @@ class MemoryTracker(OperatorWatcher):
     # Spans
 
     def begin_span(self, name: str, labels: dict[str, Any]) -> None:
-        """A span begins: a phase of the track."""
         self.open_spans.append((name, self.track.num_ops))
 
     def end_span(self) -> None:
-        """The innermost span ends."""
         if self.open_spans:  # empty when the span outlives the recorder
             name, start = self.open_spans.pop()
             self.track.phases.append(MemoryPhase(name, start, self.track.num_ops, depth=len(self.open_spans)))

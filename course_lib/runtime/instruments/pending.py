@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -22,37 +23,10 @@ from torch.distributed import ProcessGroup, Work
 from course_lib.runtime import context
 from course_lib.runtime.backends import returns_at_once
 from course_lib.runtime.instruments.clocks import side_stream
+from course_lib.runtime.operations import OPERATIONS, POINT_TO_POINT, list_methods
 from course_lib.runtime.staging import StagedWork
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import wrap_batches
-
-# ProcessGroup's method -> the name under which torch.distributed offers it
-METHODS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor",
-    "allgather_coalesced": "all_gather",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "send": "send",
-    "recv": "recv",
-    "recv_anysource": "recv",
-    "barrier": "barrier",
-    "monitored_barrier": "monitored_barrier",
-}
-GIVING_NOTHING = ("barrier", "gather")  # at least on some ranks: their futures hold no tensor, and so know of no stream
 
 
 class GroupCall:
@@ -71,7 +45,6 @@ class GroupCall:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all its tensors together."""
         return sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.tensors)
 
     def __str__(self) -> str:
@@ -127,10 +100,10 @@ def install() -> None:
     _installed = True
     for kind in (Work, StagedWork):
         kind.wait = _wrap_wait(kind.wait)
-    for method, op in METHODS.items():
-        if hasattr(ProcessGroup, method):
+    for method, op in list_methods().items():
+        if hasattr(ProcessGroup, method):  # torch 2.13 has new names beside the old ones
             setattr(ProcessGroup, method, _wrap_method(getattr(ProcessGroup, method), op))
-    wrap_batches(_beginning_a_batch, _ending_a_batch)
+    wrap_batches(_wrap_batch_begin, _wrap_batch_end)
 
 
 def _wrap_wait(wait: Callable) -> Callable:
@@ -161,7 +134,7 @@ def _wrap_method(method: Callable, op: str) -> Callable:
     return call_and_follow
 
 
-def _beginning_a_batch(method: Callable) -> Callable:
+def _wrap_batch_begin(method: Callable) -> Callable:
     def begin(group: ProcessGroup, *arguments: Any) -> None:
         method(group, *arguments)
         _batches[group] = []
@@ -169,7 +142,7 @@ def _beginning_a_batch(method: Callable) -> Callable:
     return begin
 
 
-def _ending_a_batch(method: Callable) -> Callable:
+def _wrap_batch_end(method: Callable) -> Callable:
     """NCCL gives the calls of dist.batch_isend_irecv one work, when the last one has been made."""
     def end(group: ProcessGroup, *arguments: Any) -> Any:
         calls = _batches.pop(group, [])
@@ -190,12 +163,15 @@ def _follow(group: ProcessGroup, work: Any, calls: list[GroupCall], batch: bool 
     if listeners and calls[0].on_stream:
         _finish_beside(group, work, calls, batch)
     elif listeners:
-        _finish_by_future(work, calls)
+        try:  # suppress() would take longer
+            work.get_future().add_done_callback(lambda _: _finish(calls))
+        except RuntimeError:  # gloo's send and recv have no future: wait() tells
+            pass
 
 
 def _describe(group: ProcessGroup, op: str, arguments: tuple, options: dict[str, Any]) -> GroupCall:
     ranks = tuple(dist.get_process_group_ranks(group))
-    if op in ("send", "recv") and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
+    if op in POINT_TO_POINT and len(arguments) == 3:  # (tensors, peer's rank in the group, tag)
         tensors, peer = arguments[0], ranks[arguments[1]]
     else:
         tensors, peer = tensors_in(arguments), None
@@ -241,13 +217,6 @@ def _finish(calls: list[GroupCall]) -> None:
                 listener.end_call(call)
 
 
-def _finish_by_future(work: Work, calls: list[GroupCall]) -> None:
-    try:
-        work.get_future().add_done_callback(lambda _: _finish(calls))
-    except RuntimeError:  # gloo's send and recv have no future: wait() tells
-        pass
-
-
 _beside = threading.Lock()
 
 
@@ -258,9 +227,15 @@ def _finish_beside(group: ProcessGroup, work: Work, calls: list[GroupCall], batc
     with _beside, side_stream(context.device(), (group.group_name, None if batch else calls[0].peer)):
         if batch:
             _wait(work)  # its future, where it has one, knows of no stream
-        elif calls[0].op not in GIVING_NOTHING and (future := work.get_future()).done():
+        elif _gives_result(calls[0].op) and (future := work.get_future()).done():
             # Not work.wait(), which lets go of the tensors that the work has to keep alive until the reader waits.
             future.wait()
         else:
             return  # wait() tells
         _finish(calls)
+
+
+@cache
+def _gives_result(function: str) -> bool:
+    """Whether the call's future holds a tensor, and so knows of its stream."""
+    return all(row.has_result for row in OPERATIONS.values() if function in row.functions)

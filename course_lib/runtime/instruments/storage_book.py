@@ -1,8 +1,6 @@
-"""The storages of one rank: which exist, how large they are, what they are for.
+"""The storages of one rank: which exist, how large they are, what they are for; and the Track of it, as plain data.
 
 A storage is what tensors are views of; counting storages counts tied weights, views and slices once.
-
-What one rank's memory did, as plain data: each storage's allocation, growth, end, and purpose.
 """
 
 import weakref
@@ -15,8 +13,7 @@ import numpy as np
 import torch
 
 from course_lib.runtime import context
-from course_lib.runtime.instruments.dispatch import storages
-from course_lib.runtime.tensors import tensors_in
+from course_lib.runtime.tensors import storages_of, tensors_in
 from course_lib.runtime.torch_private import COMPOSITE
 
 # From the weakest to the strongest claim on a storage: when two apply, the later one holds. An nn.Parameter
@@ -24,6 +21,7 @@ from course_lib.runtime.torch_private import COMPOSITE
 CLAIMS = ("other", "activations", "parameters", "optimizer_state", "gradients", "parameters")
 OTHER, ACTIVATIONS, SEEN_PARAMETERS, OPTIMIZER_STATE, GRADIENTS, PARAMETERS = range(len(CLAIMS))
 KINDS = ("parameters", "gradients", "optimizer_state", "activations", "other")
+CLAIM_OF_KIND = dict(zip(KINDS, (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, OTHER)))
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class Track:
         return np.array([more for _, _, more in self.changes] or [0], dtype=np.int64).cumsum()
 
     def peak(self) -> int:
-        """The most bytes that were held at once."""
         return int(self.total().max())
 
     def peak_on_gpu(self) -> int | None:
@@ -78,7 +75,6 @@ class Track:
         return {kind: int(num_bytes[change]) for kind, num_bytes in self.over_time().items()}
 
     def at_peak(self) -> dict[str, int]:
-        """The bytes of each kind at that moment."""
         return self.composition(int(self.total().argmax()))
 
     def phase_of_peak(self) -> str | None:
@@ -131,7 +127,7 @@ class StorageBook:
 
         Not on a weaker claim than a known one: a weight from before does not count once autograd saves it.
         """
-        for storage in storages(tensor):
+        for storage in storages_of(tensor):
             known = self._storages.get(storage._cdata)
             if known is not None and known.claim >= claim and known.num_bytes == storage.nbytes():
                 continue  # nearly always, since the same is claimed several times a step: it counts already
@@ -144,16 +140,14 @@ class StorageBook:
 
     def note_result(self, tensor: torch.Tensor, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operator returned `tensor`: an allocation, unless it shares the memory of an input."""
-        for storage in storages(tensor):
-            known = self._storages.get(storage._cdata)
+        for storage in storages_of(tensor):
+            known, is_new = self._storages.get(storage._cdata), False
             if known is None:
                 known = self._observe(storage)
                 # torch.tensor(...) arrives as the input of lift_fresh, and is new all the same.
                 is_new = operator is LIFT_FRESH or not (
                     shares_memory(storage, args) or kwargs and shares_memory(storage, tuple(kwargs.values())))
-                self._measure(storage, known, is_new)
-            else:
-                self._measure(storage, known)
+            self._measure(storage, known, is_new)
 
     def resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> None:
         """Run `UntypedStorage.resize_`; memory that grows from nothing is an allocation."""
@@ -211,7 +205,7 @@ def shares_memory(storage: torch.UntypedStorage, inputs: Sequence[Any]) -> bool:
     """Whether one of the tensors in `inputs` lives in `storage`."""
     address = storage._cdata
     for tensor in tensors_in(inputs):
-        for other in storages(tensor):
+        for other in storages_of(tensor):
             if other._cdata == address:
                 return True
     return False

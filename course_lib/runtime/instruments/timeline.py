@@ -7,10 +7,6 @@ that never pass through Python are not seen: those of torch's own DDP, and funct
 On a GPU the host only hands work over. There a span lasts while the GPU is at the work that was handed over inside it,
 a call of NCCL from when the GPU's stream comes to it until its last byte is there, and a wait as long as the stream
 stands still (clocks.py). Calls on tensors of the host, and all calls of gloo, keep the host's clock.
-
-A timeline in the Trace Event Format, which Perfetto and chrome://tracing read.
-
-Source: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 import json
@@ -28,28 +24,38 @@ from course_lib.pictures.units import human_seconds
 from course_lib.runtime import context
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.clocks import HostClock, this_clock
-from course_lib.runtime.instruments.intervals import (
+from course_lib.runtime.instruments.recordings import Recording, keep_recording, span_listeners, this_rank
+from course_lib.runtime.instruments.timeline_events import (
     Intervals,
     TimelineEvent,
+    TimelineRecorder,
     intersection,
     length,
     side_by_side,
     transfers,
     union,
 )
-from course_lib.runtime.instruments.recordings import Recording, keeping, span_listeners, this_rank
-from course_lib.runtime.instruments.timeline_recorder import TimelineRecorder
 
 LANES = ("compute", "waiting", "communication")
 ROWS_A_LANE = 100  # thread ids for a lane: calls in flight at the same time need threads of their own
+MAX_NAMES = 6  # in the one-sentence summary
+TRACE = "chrome_trace"  # where an output's metadata has it
 
 
 def trace_events(ranks: Iterable[int], all_events: list[TimelineEvent]) -> list[dict[str, Any]]:
-    """Names of processes (ranks) and threads (lanes), and complete events ("X"); times in microseconds."""
+    """The events in the Trace Event Format, which Perfetto and chrome://tracing read: names of processes (ranks) and
+    threads (lanes), and complete events ("X"), in microseconds.
+
+    Source: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    """
     trace: list[dict[str, Any]] = []
+
+    def name_it(kind: str, rank: int, thread: int, **args: Any) -> None:
+        trace.append({"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": args})
+
     for rank in ranks:
-        trace.append(metadata("process_name", rank, 0, name=f"rank {rank}"))
-        trace.append(metadata("process_sort_index", rank, 0, sort_index=rank))
+        name_it("process_name", rank, 0, name=f"rank {rank}")
+        name_it("process_sort_index", rank, 0, sort_index=rank)
         for number, lane in enumerate(LANES):
             events = [event for event in all_events if (event.rank, event.lane) == (rank, lane)]
             # Spans nest, and the viewers draw that on one thread; calls in flight overlap in any way.
@@ -57,25 +63,13 @@ def trace_events(ranks: Iterable[int], all_events: list[TimelineEvent]) -> list[
             rows = [0] * len(events) if lane == "compute" else side_by_side(times)
             for row in sorted(set(rows)):
                 name = f"{lane} {row}" if row else lane
-                trace.append(metadata("thread_name", rank, number * ROWS_A_LANE + row, name=name))
-            trace += [complete(event, number * ROWS_A_LANE + row) for event, row in zip(events, rows)]
+                name_it("thread_name", rank, number * ROWS_A_LANE + row, name=name)
+            for event, row in zip(events, rows):
+                start_us, end_us = (round(seconds * 1e6, 3) for seconds in (event.start_s, event.end_s))
+                trace.append({"name": event.name, "cat": event.lane, "ph": "X", "pid": rank,
+                              "tid": number * ROWS_A_LANE + row, "ts": start_us,
+                              "dur": round(end_us - start_us, 3), "args": event.labels})
     return trace
-
-
-def metadata(kind: str, rank: int, thread: int, **args: Any) -> dict[str, Any]:
-    """An event that names a process or a thread ("ph": "M")."""
-    return {"name": kind, "ph": "M", "pid": rank, "tid": thread, "args": args}
-
-
-def complete(event: TimelineEvent, thread: int) -> dict[str, Any]:
-    """A bar with begin and duration in microseconds ("ph": "X")."""
-    start_us, end_us = (round(seconds * 1e6, 3) for seconds in (event.start_s, event.end_s))
-    return {"name": event.name, "cat": event.lane, "ph": "X", "pid": event.rank, "tid": thread,
-            "ts": start_us, "dur": round(end_us - start_us, 3), "args": event.labels}
-
-
-MAX_NAMES = 6  # in the one-sentence summary
-TRACE = "chrome_trace"  # where an output's metadata has it
 
 
 @dataclass(frozen=True)
@@ -103,6 +97,7 @@ class Timeline(Recording):
     holds: bool | None = None
     until_s: float | None = None  # where the picture's axis ends
     cpu_s: dict[int, float] = field(default_factory=dict)
+    records = "timeline"
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "Timeline":
@@ -131,8 +126,7 @@ class Timeline(Recording):
 
     def by_rank(self, rank: int) -> "Timeline":
         """What one rank did, on the same clock. ValueError for a rank that recorded nothing."""
-        if rank not in self.ranks:
-            raise ValueError(f"rank {rank} recorded no timeline; recorded ranks: {list(self.ranks)}")
+        self.check_has(rank)
         return replace(self, ranks=(rank,), events=[event for event in self.events if event.rank == rank],
                        waits=[wait for wait in self.waits if wait.rank == rank],
                        cpu_s={other: seconds for other, seconds in self.cpu_s.items() if other == rank})
@@ -192,9 +186,12 @@ class Timeline(Recording):
         if not self.ranks:
             return "Timeline: nothing was recorded; wrap the code in `with record_timeline():`"
         who = f"{len(self.ranks)} ranks" if len(self.ranks) > 1 else f"rank {self.ranks[0]}"
-        lanes = [(what, Counter(event.name for event in self.events if event.lane == lane))
-                 for what, lane in (("spans", "compute"), ("communication calls", "communication"))]
-        texts = [f"{counts.total()} {what}{name_counts(counts)}" for what, counts in lanes]
+        texts = []
+        for what, lane in (("spans", "compute"), ("communication calls", "communication")):
+            counts = Counter(event.name for event in self.events if event.lane == lane)
+            shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_NAMES]]
+            names = f" ({', '.join(shown)}{', ...' if len(counts) > MAX_NAMES else ''})" if counts else ""
+            texts.append(f"{counts.total()} {what}{names}")
         said = f": {claim(self.headline, self.holds)}" if self.headline else ""
         return f"Timeline of {who}{said}: {'; '.join(texts)}"
 
@@ -232,18 +229,10 @@ class Timeline(Recording):
     def png(self) -> bytes | None:
         if not self.events:
             return None
-        from course_lib.runtime.instruments.timeline_picture import draw  # matplotlib is slow to import
+        from course_lib.runtime.instruments.pictures import draw_timeline  # matplotlib is slow to import
 
-        return draw(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts(),
-                    self._shared_cores())
-
-
-def name_counts(counts: Counter) -> str:
-    """The first names with their counts, in brackets."""
-    if not counts:
-        return ""
-    shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_NAMES]]
-    return f" ({', '.join(shown)}{', ...' if len(counts) > MAX_NAMES else ''})"
+        return draw_timeline(self.ranks, self.events, self.waits, self.until_s or self.duration_s, *self._texts(),
+                             self._shared_cores())
 
 
 @contextmanager
@@ -253,7 +242,7 @@ def record_timeline() -> Iterator[Timeline]:
     timeline = Timeline((this_rank(),))
     recorder = TimelineRecorder(clock := this_clock())
     began_s, failed = time.process_time(), True
-    with keeping(timeline):
+    with keep_recording(timeline):
         span_listeners.append(recorder)
         pending.listeners.append(recorder)
         try:

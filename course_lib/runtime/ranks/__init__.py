@@ -10,7 +10,7 @@ forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ran
     notebook -> rank     where are you?
     rank -> notebook     Whereabouts         lines, pending communication, CPU time (watcher.py)
     rank -> notebook     Asks                at a breakpoint, what the debugger says; clocks stand still
-    notebook -> rank     Typed               what the reader typed at the cell (conversation.py)
+    notebook -> rank     Typed               what the reader typed at the cell (debugging.py)
         until the rank has ended its work in one of five ways:
     rank -> notebook     Returned            the pickled result and what was recorded
     rank -> notebook     Failed              an exception: its class, words, lines, and itself where it can be pickled
@@ -38,30 +38,21 @@ Files in reading order:
 
     messages.py       what is said, as dataclasses
     launcher.py       (one folder up) checks what is asked for and makes the tasks
-    crew.py           the ranks of one launch, or of one team, from start to end
-    supervisor.py     one call in them from start to end
-    asking.py         asks its ranks where they are, by message and by signal
-    lookout.py        hang detection: what they answered, and how long they have waited there
-    went_wrong.py     which failure, death or lateness is the story, once the other ranks are heard
+    supervisor.py     one call from start to end
+    crew.py           the ranks of one launch, or of one team; where they are, and for how long they have waited there
+    diagnosis.py      what went wrong, once the other ranks are heard, and the words for it
     rank.py           what happens inside a rank
-    watcher.py        its thread that answers "where are you?"
-    stopping.py       taking a rank out of a call so that it lives on
+    watcher.py        its thread that answers "where are you?", and takes it out of a call that is stopped
     parcels.py        pickling of the call and its result, and onto which device their tensors come
-    evidence.py       shapes, dtypes and devices of the tensors that a failing line names
-    places.py         stack frames and tracebacks, as data
-    diagnosis.py      from what ranks report to what the reader should know: pure functions
-    output.py         what ranks print: reading their pipes, and the rank before each line
+    frames.py         stack frames and tracebacks, as data, and the tensors that a failing line names
+    showing.py        what ranks print and display, pictures too; pyplot_backend.py is plt.show() there
     debugging.py      breakpoint() in a rank: pdb, whose commands come from the cell
-    conversation.py   the ranks at breakpoints and the one reader
-    showing.py        what ranks display, pictures too, and pyplot_backend.py, which is plt.show() there
-    pools.py          which pool a platform gets:
-    fork_pool.py      forked ranks, and fork_server.py, the process that forks them
-    branch_pool.py    ranks that stay, forked from a server of their own
-    interrupts.py     interrupts of the notebook wait until what is asked of a server has been answered
-    warm_pool.py      interpreters kept warm, and warm_rank.py, one of them
-    rank_process.py   a rank as the notebook's process sees it, from either pool
-    preload.py        what is imported ahead
-    home.py           environment variables, working folder, import path: a rank's are the notebook's
-    processes.py      ending what ranks started
-    trace.py          the trace
+
+and where a rank comes from:
+
+    pools.py          which pool a platform gets, and the simpler one: interpreters kept warm
+    fork_pool.py      forked ranks, and those of a team, whose server is a fork of the first one
+    fork_server.py    the process that forks them
+    home.py           what is imported ahead; environment, working folder, import path: a rank's are the notebook's
+    processes.py      a rank as the notebook's process sees it, the trace, and ending what ranks started
 """

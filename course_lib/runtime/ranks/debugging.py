@@ -1,12 +1,11 @@
 """breakpoint() in a rank: Python's own debugger, whose commands are typed at the notebook's cell.
 
-The rank asks with what pdb has to say, the notebook answers with a line that the reader typed (conversation.py there).
-Everything else is pdb's: n, s, c, p x, w, l, and any Python statement.
+The rank asks with what pdb has to say, the notebook answers with a line that the reader typed. Everything else is
+pdb's: n, s, c, p x, w, l, and any Python statement.
 
-Prompts of pdb from several ranks at breakpoints, and one reader: whose turn it is. No clock runs meanwhile.
-
-A rank keeps its turn from its first prompt until it continues or ends. It also loses it when what it was told to do
-waits for other ranks, one of which is itself at a breakpoint: otherwise both would wait for ever.
+Several ranks may be at breakpoints, and there is one reader: a `Conversation` says whose turn it is. No clock runs
+meanwhile. A rank keeps its turn from its first prompt until it continues or ends. It also loses it when what it was
+told to do waits for other ranks, one of which is itself at a breakpoint: otherwise both would wait for ever.
 """
 
 import io
@@ -19,9 +18,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from course_lib.pictures.drawn import stable_output
+from course_lib.runtime.ranks.frames import name_cells
 from course_lib.runtime.ranks.messages import Asks, Continues, Typed
-from course_lib.runtime.ranks.output import stable_output
-from course_lib.runtime.ranks.places import with_cells
 
 if TYPE_CHECKING:
     from course_lib.runtime.ranks.watcher import RankWatcher
@@ -75,10 +74,8 @@ class Conversation:
             self.end_turn(self._turn)
 
     def _next(self) -> None:
-        if self._open is not None:
-            return
         mine = [item for item in self._waiting if self._turn in (None, item[0])]
-        if mine:
+        if mine and self._open is None:
             self._waiting.remove(mine[0])
             self._turn = self._open = mine[0][0]
             self._prompt(*mine[0])
@@ -91,7 +88,7 @@ def read_command(rank: int, said: str) -> str | None:
     """
     if stable_output():
         return None
-    print(*(f"[rank {rank}] {line}" for line in with_cells(said).splitlines()), sep="\n", flush=True)
+    print(*(f"[rank {rank}] {line}" for line in name_cells(said).splitlines()), sep="\n", flush=True)
     try:
         return input(f"[rank {rank}] (Pdb) ")
     except (EOFError, OSError, NotImplementedError):  # a closed stdin, pytest's, and a kernel's without a frontend
@@ -124,18 +121,13 @@ class RankDebugger(pdb.Pdb):
     def get_stack(self, *arguments: Any) -> tuple[list[Any], int]:
         """The reader's own frames, from the function given to launch on."""
         stack, current = super().get_stack(*arguments)
-        ours = [place for place, (frame, _) in enumerate(stack) if frame.f_globals.get("__name__") in CALL_THE_READER]
+        ours = [at for at, (frame, _) in enumerate(stack) if frame.f_globals.get("__name__") in CALL_THE_READER]
         first = ours[-1] + 1 if ours and ours[-1] < current else 0
         return stack[first:], current - first
 
     def interaction(self, *arguments: Any) -> None:
-        """Stop at a frame: get the notebook's sources first, so that listings have text."""
+        """Stop at a frame: get the text of cells first, which only the notebook has, so that listings have it."""
         frame = arguments[0] if arguments and isinstance(arguments[0], FrameType) else None
-        self.learn_sources(frame)
-        super().interaction(*arguments)
-
-    def learn_sources(self, frame: FrameType | None) -> None:
-        """The text of cells, which only the notebook has."""
         unknown = set()
         while frame is not None:
             file = frame.f_code.co_filename
@@ -145,6 +137,7 @@ class RankDebugger(pdb.Pdb):
         if unknown:
             for file, text in self.ask(Asks("", tuple(sorted(unknown)))).sources.items():
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        super().interaction(*arguments)
 
     def readline(self) -> str:
         """The next command: pdb reads it from here."""

@@ -1,111 +1,25 @@
-"""Error messages of launch: from what the ranks report to what the reader should know. Pure functions of plain data.
+"""What went wrong in a launch, once a rank has failed, died or is late: from what ranks report to what is said of it.
 
-Shapes, dtypes and devices of the tensors that the failing line of a traceback names, as text.
-
-Most bugs of distributed code are one of the three.
+Most of it is pure functions of plain data. Last comes the waiting before it: several ranks often end together, and all
+but one of them only because the first one did, so the others are heard out.
 """
 
-import dis
+import queue
 import re
 import signal
 import textwrap
-import traceback as tracebacks
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FrameType, TracebackType
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import cloudpickle
 
 from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
+from course_lib.runtime.operations import POINT_TO_POINT
+from course_lib.runtime.ranks.crew import LaunchRanks
+from course_lib.runtime.ranks.frames import Frame, frames_of_dump, readers_frame, tell_story
 from course_lib.runtime.ranks.messages import Absent, Exited, Failed, Quit, Returned, Whereabouts
-from course_lib.runtime.ranks.places import Frame, frames_of_traceback, readers_frame, story
-
-MAX_TENSORS = 8
-MAX_IN_A_LIST = 4
-MAX_VALUES = 6  # a tensor with no more numbers is shown whole
-_NAMES = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
-
-
-def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:
-    """`x: float32[3] on cpu = [1.0, 2.0, 3.0]` for each tensor that the reader's failing line names, in its order.
-
-    Also tensors that are attributes there (layer.weight), and lists and tuples of tensors.
-    """
-    place = _readers_innermost(traceback)
-    if place is None:
-        return ()
-    frame, line = place
-    found: dict[str, str] = {}
-    for name, value in _named_in(frame, line):
-        if name not in found and (text := _text_of(value)):
-            found[name] = f"{name}: {text}"
-    return tuple(found.values())[:MAX_TENSORS]
-
-
-def _readers_innermost(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
-    plain = frames_of_traceback(traceback, skip="")
-    walked = list(tracebacks.walk_tb(traceback))
-    return next((place for place, frame in zip(reversed(walked), reversed(plain)) if frame.is_readers), None)
-
-
-def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what the instructions of that line load: variables, and attributes of variables."""
-    # In the order in which Python itself looks: a local name hides a global one.
-    scope = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
-    current: tuple[str, Any] | None = None  # what the next attribute would be one of
-    for instruction in dis.get_instructions(frame.f_code):
-        if not instruction.positions or instruction.positions.lineno != line or instruction.opname == "CACHE":
-            continue
-        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-        if instruction.opname in _NAMES or instruction.opname.startswith("LOAD_FAST"):
-            for name in names:  # newer Pythons load two variables at once
-                current = (name, scope[name]) if name in scope else None
-                if current:
-                    yield current
-        elif instruction.opname == "LOAD_ATTR" and current:
-            current = _attribute(*current, instruction.argval)
-            if current:
-                yield current
-        else:
-            current = None
-
-
-def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:
-    """Read without running any of the reader's code: what lies in the object, or is a part of a module."""
-    places = [getattr(value, "__dict__", {})]
-    if isinstance(value, nn.Module):
-        places += [value.__dict__.get(kind, {}) for kind in ("_parameters", "_buffers", "_modules")]
-    if isinstance(value, Tensor) and name in ("grad", "data"):
-        return f"{owner}.{name}", value.grad if name == "grad" else value
-    return next(((f"{owner}.{name}", place[name]) for place in places if name in place), None)
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return _description_of(value) + _values_of(value)
-    if type(value) in (list, tuple) and value and all(isinstance(item, Tensor) for item in value):
-        shown = ", ".join(_description_of(item) for item in value[:MAX_IN_A_LIST])
-        return f"{type(value).__name__} of {len(value)}: {shown}{', ...' * (len(value) > MAX_IN_A_LIST)}"
-    return ""
-
-
-def _description_of(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
-
-
-def _values_of(tensor: Tensor) -> str:
-    """Only of the host's memory: to read from a GPU, whose last call may never end, is to wait for it."""
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not plain or not 0 < tensor.numel() <= MAX_VALUES:
-        return ""
-    if not tensor.untyped_storage().nbytes():  # emptied, as FSDP does: there is nothing to read
-        return " without memory"
-    values = tensor.detach()
-    if values.is_floating_point():
-        values = values.double().round(decimals=4)
-    return f" = {values.tolist()}"
-
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned | Absent]
@@ -113,6 +27,10 @@ Sightings = Mapping[int, Whereabouts | Returned | Absent]
 
 _ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket closed|connection refused|"
                    r"connection timed out|pair (is )?closed|remote process exited", re.IGNORECASE)
+_ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
+_TOGETHER_S = 0.1  # failures this close in time are told as one
+
+Handler = Callable[[int, Any], None]  # the supervisor's: takes what a rank says, and raises where that ends the launch
 
 
 def is_echo(failure: Failed) -> bool:
@@ -127,20 +45,21 @@ def rank_failure(
     rank: int, failure: Failed, others: Sequence[int], sightings: Sightings, exception: object
 ) -> RankFailed:
     """An exception in one rank; `others` are further ranks that failed of themselves."""
-    place = readers_frame(failure.frames)
-    lines = [f"rank {rank} failed" + (f" at {place.where()}" if place else "")]
-    if others:
-        lines[0] += f" (so did {_ranks(others)})"
+    line = readers_frame(failure.frames)
+    lines = [f"rank {rank} failed{_at(failure.frames)}" + (f" (so did {_ranks(others)})" if others else "")]
     lines.append(f"  {_words(failure)}")
     lines += [f"    {tensor}" for tensor in failure.tensors]
     lines += _members(failure)
-    stack = list(story(failure.frames))
-    if len(stack) > 1 or (place and not place.is_readers):
+    stack = list(tell_story(failure.frames))
+    if len(stack) > 1 or (line and not line.is_readers):
         lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in stack]
     elif stack:
-        lines.insert(1, f"    {place.code()}")
-    if failure.in_communication:
-        lines += _elsewhere(sightings, without=rank)
+        lines.insert(1, f"    {line.code()}")
+    # Where the others were when a communication call failed: usually in a call that does not match.
+    others = [f"  rank {other} was in {seen.waits_in}{_at(seen.frames)}"
+              for other, seen in _waiting(sightings).items() if other != rank and seen.waits_in]
+    if failure.in_communication and others:
+        lines += ["", "Meanwhile:", *others]
     return RankFailed("\n".join(lines), rank, exception)
 
 
@@ -149,37 +68,27 @@ def _words(failure: Failed) -> str:
 
 
 def _members(group: Failed, indent: str = "    ") -> list[str]:
-    """What an exception group holds: of each member its class, its words and its place."""
+    """What an exception group holds: of each member its class, its words and its line."""
     lines = []
     for number, member in enumerate(group.members, start=1):
-        place = readers_frame(member.frames)
-        words = _words(member).splitlines() + ([f"at {place.where()}:  {place.code()}"] if place else [])
+        words = [*_words(member).splitlines(), *filter(None, [_at_code(member.frames).strip()])]
         lines += [f"{indent}{'   ' if line else f'{number}. '}{text}" for line, text in enumerate(words)]
         lines += _members(member, indent + "   ")
     return lines
-
-
-def _elsewhere(sightings: Sightings, without: int) -> list[str]:
-    """Where the others were when a communication call failed: usually in a call that does not match."""
-    others = [f"  rank {rank} was in {seen.waits_in}{_at(seen.frames)}"
-              for rank, seen in _waiting(sightings).items() if rank != without and seen.waits_in]
-    return ["", "Meanwhile:", *others] if others else []
 
 
 def rank_death(
     rank: int, exit_code: int | None, last_words: tuple[Frame, ...], last_seen: Whereabouts | None
 ) -> RankDied:
     """The process is gone: killed, crashed, or ended by os._exit. `last_words`: where it was when it crashed."""
-    if exit_code is None:
-        how = "ended for an unknown reason"
-    elif exit_code < 0:
-        how = f"was killed by {_signal_name(-exit_code)}"
-    else:
-        how = f"ended with exit code {exit_code} before its function returned"
+    how = "ended for an unknown reason"
+    if exit_code is not None:
+        names = {each.value: f"{each.name} (signal {each.value})" for each in signal.Signals}
+        how = (f"ended with exit code {exit_code} before its function returned" if exit_code >= 0
+               else f"was killed by {names.get(-exit_code, f'signal {-exit_code}')}")
     message = f"rank {rank} {how}"
-    place = readers_frame(last_words or (last_seen.frames if last_seen else ()))
-    if place:
-        message += f"\n  {'crashed' if last_words else 'last seen'} at {place.where()}:  {place.code()}"
+    if at := _at_code(last_words or (last_seen.frames if last_seen else ())):
+        message += f"\n  {'crashed' if last_words else 'last seen'}{at}"
     if any(frame.is_in_collective for frame in last_words):
         message += ("\n  Hint: the backend aborts a rank when another rank's tensor in the same call has a different "
                     "size: compare shapes and dtypes.")
@@ -189,29 +98,18 @@ def rank_death(
     return RankDied(message, rank, exit_code)
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"
-
-
 def rank_exit(rank: int, exited: Exited) -> RankDied:
     """The error for a rank that called sys.exit: where, with what."""
-    place = readers_frame(exited.frames)
     code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
-    where = f" at {place.where()}:  {place.code()}" if place else ""
     said = f"\n  {exited.code}" if isinstance(exited.code, str) else ""
-    message = (f"rank {rank} called sys.exit (exit code {code}){where}{said}\n"
+    message = (f"rank {rank} called sys.exit (exit code {code}){_at_code(exited.frames)}{said}\n"
                "  Hint: return from the function instead; every rank has to return a result.")
     return RankDied(message, rank, code)
 
 
 def reader_quit(rank: int, quit_: Quit) -> LaunchInterrupted:
     """The error for a launch that the reader quit at a breakpoint."""
-    place = readers_frame(quit_.frames)
-    where = f" at {place.where()}" if place else ""
-    return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{where}; all ranks were stopped")
+    return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{_at(quit_.frames)}; all ranks were stopped")
 
 
 def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
@@ -219,7 +117,7 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
     for rank, seen in sorted(sightings.items()):
         lines += _sighting(rank, seen)
-    lines.append(_hint_lines(_hint(sightings)))
+    lines.append(wrap_lines(f"Hint: {_hint(sightings)}"))
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
 
 
@@ -229,14 +127,8 @@ def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
         return [f"  rank {rank}  takes no part in this call"]
     if isinstance(seen, Returned):
         return [f"  rank {rank}  has returned normally"]
-    place = readers_frame(seen.frames)
-    code = f":  {place.code()}" if place and place.code() else ""
-    line = f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at(seen.frames)}{code}"
+    line = f"  rank {rank}  {'waits' if seen.waits_in else 'is'}{_at_code(seen.frames)}"
     return [line, f"          -> {seen.waits_in}"] if seen.waits_in else [line]
-
-
-def _hint_lines(hint: str) -> str:
-    return wrap_lines(f"Hint: {hint}")
 
 
 def wrap_lines(text: str) -> str:
@@ -280,7 +172,7 @@ def _hint_on_peers(sightings: Sightings, waiting: dict[int, Whereabouts], kinds:
 
 
 def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], kinds: dict[int, str]) -> str | None:
-    collective = {rank: kind for rank, kind in kinds.items() if kind not in ("send", "recv")}
+    collective = {rank: kind for rank, kind in kinds.items() if kind not in POINT_TO_POINT}
     if not collective:
         return None
     if len(set(collective.values())) > 1:
@@ -302,14 +194,12 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
     done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
     returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
     return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
-            f"{_ranks(absent)} {_verb('has', absent)} {done}{returned}. "
+            f"{_ranks(absent)} {_verb('have', absent)} {done}{returned}. "
             "Every rank of a group must call it equally often.")
 
 
-def _verb(stem: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
-    if stem == "has":
-        return "has" if len(ranks) == 1 else "have"
-    return stem + "s" * (len(ranks) == 1)
+def _verb(plural: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
+    return plural if len(ranks) != 1 else "has" if plural == "have" else f"{plural}s"
 
 
 def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
@@ -318,14 +208,12 @@ def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], 
     lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
     for rank in sorted(set(sightings) | set(silent)):
         if rank in silent:
-            place = readers_frame(tuple(silent[rank]))
-            at = f" at {place.where()}:  {place.code()}" if place else ""
-            lines.append(f"  rank {rank}  is busy in one uninterruptible call{at}")
+            lines.append(f"  rank {rank}  is busy in one uninterruptible call{_at_code(silent[rank])}")
         else:
             lines += _sighting(rank, sightings[rank])
     all_wait = not silent and all(seen.waits_in for seen in _waiting(sightings).values())
     if all_wait:
-        lines.append(_hint_lines(f"all of them wait. {_hint(sightings)}"))
+        lines.append(wrap_lines(f"Hint: all of them wait. {_hint(sightings)}"))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
     return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 
@@ -339,7 +227,7 @@ def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) ->
     return "\n".join(lines)
 
 
-def for_team(message: str) -> str:
+def say_for_team(message: str) -> str:
     """The message of a launch, in the words of ranks that stay."""
     for of_launch, of_team in _OF_TEAM.items():
         message = message.replace(of_launch, of_team)
@@ -351,10 +239,79 @@ _OF_TEAM = {"of this launch": "of this team", "pass launch(..., timeout": "pass 
 
 
 def _at(frames: Sequence[Frame]) -> str:
-    place = readers_frame(tuple(frames))
-    return f" at {place.where()}" if place else ""
+    line = readers_frame(tuple(frames))
+    return f" at {line.where()}" if line else ""
+
+
+def _at_code(frames: Sequence[Frame]) -> str:
+    line = readers_frame(tuple(frames))
+    return _at(frames) + (f":  {code}" if line and (code := line.code()) else "")
 
 
 def _ranks(ranks: Iterable[int]) -> str:
     names = [str(rank) for rank in sorted(ranks)]
     return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def find_death(ranks: LaunchRanks, rank: int) -> RankDied:
+    """The connection of `rank` has closed, or its process has ended."""
+    deadline = time.monotonic() + 2.0
+    while (code := ranks.crew.exit_code(rank)) is None and time.monotonic() < deadline:
+        time.sleep(0.005)  # its connection closes a moment before the process can be reaped
+    last_words = frames_of_dump(ranks.tasks[rank].dump)  # written when a library aborts or memory is violated
+    return rank_death(rank, code, last_words, ranks.seen.get(rank))
+
+
+def raise_silent_death(ranks: LaunchRanks) -> None:
+    """Of ranks whose connection is held open by a process that they started, so that its end tells nothing."""
+    for rank in ranks.unfinished_ranks():
+        if ranks.crew.exit_code(rank) is not None and ranks.events.empty():
+            raise find_death(ranks, rank)
+
+
+def find_failure(ranks: LaunchRanks, first: int, failed: Failed, handle: Handler) -> RankFailed:
+    """Which of the failures that arrive together is the story, and which are only its echo.
+
+    Raises what `handle` raises where a death, an exit or an interrupt comes in between: then that is the story.
+    """
+    failures = {first: failed}
+    ranks.ask()
+    until = time.monotonic() + (_ECHO_S if is_echo(failed) else _TOGETHER_S)
+    while len(failures) + len(ranks.returned) < len(ranks.tasks) and time.monotonic() < until:
+        try:
+            rank, message = ranks.events.get(timeout=_TOGETHER_S)
+        except queue.Empty:
+            raise_silent_death(ranks)
+            continue
+        if isinstance(message, Failed):
+            failures[rank] = message
+            if not is_echo(message):
+                until = min(until, time.monotonic() + _TOGETHER_S)
+        elif isinstance(message, (Returned, Whereabouts)) or all(map(is_echo, failures.values())):
+            handle(rank, message)  # a death, an exit or an interrupt: the failures so far were its echo
+    return _first_cause(ranks, failures)
+
+
+def _first_cause(ranks: LaunchRanks, failures: dict[int, Failed]) -> RankFailed:
+    true = {rank: failed for rank, failed in failures.items() if not is_echo(failed)} or failures
+    kind = next(iter(true.values())).type_name  # of the first that arrived
+    alike = sorted(rank for rank, failed in true.items() if failed.type_name == kind)
+    rank = alike[0]
+    exception = None
+    if true[rank].exception is not None:
+        with suppress(Exception):  # an exception class that cannot be rebuilt: its text is in the message anyway
+            exception = cloudpickle.loads(true[rank].exception)
+    sightings = {r: seen for r, seen in ranks.sightings().items() if r not in failures}
+    return rank_failure(rank, true[rank], alike[1:], sightings, exception)
+
+
+def find_timeout(ranks: LaunchRanks, timeout_s: float, handle: Handler) -> LaunchTimeout | None:
+    """None where the last rank returned while all were asked where they are."""
+    silent = ranks.find_silent(handle)
+    return launch_timeout(ranks.sightings(), silent, timeout_s) if ranks.unfinished_ranks() else None
+
+
+def find_interrupt(ranks: LaunchRanks, handle: Handler) -> LaunchInterrupted:
+    """The reader has interrupted the cell: where every rank was."""
+    silent = ranks.find_silent(handle)
+    return LaunchInterrupted(interruption(ranks.sightings(), silent))

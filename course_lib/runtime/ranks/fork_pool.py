@@ -7,9 +7,7 @@ killed, launch says so, and the next launch starts a new server.
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
 a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
 
-Ranks that stay have a server of their own, forked from this one: branch_pool.py.
-
-Ranks that stay: forked from a server of their own, which is itself a fork of the one for launches (Linux).
+Ranks that stay have a server of their own, which is a fork of this one.
 """
 
 import atexit
@@ -35,7 +33,7 @@ from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PRELOAD, PROJECT, SERVES_AFTER
-from course_lib.runtime.ranks.processes import RankProcess, hold_interrupts, kill_by_mark, kill_tree, trace
+from course_lib.runtime.ranks.processes import RankProcess, hold_interrupts, kill_by_mark, kill_tree, runs, trace
 
 _HERE = Path(__file__).resolve().parent
 # A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
@@ -48,6 +46,7 @@ _HURRIED_S = 3.0  # the same, once the reader has interrupted: what imports goes
 _LOOKS_EVERY_S = 0.1
 CLOSES_WITHIN_S = 10.0
 _LEAVES_AFTER_S = 300.0  # without a call
+_ENDED = "the process that starts ranks has ended; the next launch starts a new one"
 # Ranks that would each import much by themselves, on a few cores, wait for the server, which imports it once: so many
 # ranks, and a call that names what trains. An optimiser alone brings 800 modules of torch: the first two launches that
 # train take 3.3 and 0.8 s in place of 6.7 and 3.9.
@@ -93,7 +92,7 @@ class ForkPool:
     def _start(self) -> None:
         if self._owner != os.getpid():  # a fork of the notebook's process: that server is not ours
             self._server, self._control, self.folder, self._owner = None, None, None, os.getpid()
-        if self._control is not None and self._server.poll() is None:
+        if not self.has_ended:
             return
         self._end_server()
         self.folder = tempfile.mkdtemp(prefix="course_lib_")
@@ -123,8 +122,7 @@ class ForkPool:
         for rank in range(world_size):
             process = self._fork(rank)
             self._ranks.append(process)
-            with suppress(OSError):  # it has ended: whoever gives it its task, or waits for its answer, tells
-                process.send(ours)
+            process.tell(ours)
             yield process
 
     def _fork(self, rank: int) -> RankProcess:
@@ -215,7 +213,7 @@ class ForkPool:
 
     def _send(self, request: tuple, handles: Collection[int]) -> None:
         if self._control is None:
-            raise LaunchError("the process that starts ranks has ended; the next launch starts a new one")
+            raise LaunchError(_ENDED)
         trace("notebook", "server", request)
         try:
             self._control.send(request)
@@ -243,13 +241,10 @@ class ForkPool:
 
     def _sign_of_life(self) -> float | None:
         """The CPU time that the server has used, or now where it waits for the disk: what changes while it works."""
-        try:
+        with suppress(psutil.Error):  # it has ended: the connection will say so
             server = psutil.Process(self._server.pid)
-            if server.status() == psutil.STATUS_DISK_SLEEP:
-                return time.monotonic()
-            return sum(server.cpu_times()[:2])
-        except psutil.Error:  # it has ended: the connection will say so
-            return None
+            return time.monotonic() if server.status() == psutil.STATUS_DISK_SLEEP else sum(server.cpu_times()[:2])
+        return None
 
     # How a server ends
 
@@ -257,14 +252,12 @@ class ForkPool:
         path = Path(self.folder, "server.log")
         log = path.read_text(errors="replace").strip() if path.exists() else ""
         self._end_server()
-        return LaunchError("the process that starts ranks has ended; the next launch starts a new one"
-                           + (f". It said:\n{log[-2000:]}" if log else ""))
+        return LaunchError(_ENDED + (f". It said:\n{log[-2000:]}" if log else ""))
 
     def _error_of_freeze(self, waited_s: float) -> LaunchError | LaunchInterrupted:
-        try:
+        state = "gone"
+        with suppress(psutil.Error):
             state = psutil.Process(self._server.pid).status()
-        except psutil.Error:
-            state = "gone"
         self._end_server()
         message = (f"the process that starts ranks did not answer for {waited_s:.0f} s (the system calls it {state}). "
                    "It and its ranks were killed, and the next launch starts a new one")
@@ -293,13 +286,9 @@ class BranchPool(ForkPool):
         self._root, self.folder, self._control, self._server = root, folder, control, _ForkedServer(pid)
 
     def begin(self) -> None:
-        """Nothing to start: it was forked."""
+        """Nothing to start, and nothing to wait for: it was forked when all had been imported."""
 
-    def start(self) -> None:
-        """Nothing to start: it was forked."""
-
-    def wait_for_preload(self) -> None:
-        """Nothing to wait for: it was forked when all had been imported."""
+    start = wait_for_preload = begin
 
     def release(self) -> None:
         """Close the connections, once nobody reads from them any more, and end the server."""
@@ -321,15 +310,9 @@ class _ForkedServer:
         self._process = psutil.Process(pid)  # remembers when it began: the number may be another's later on
 
     def poll(self) -> int | None:
-        """None while it lives."""
-        try:
-            lives = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            lives = False
-        return None if lives else 0
+        return None if runs(self._process) else 0
 
     def wait(self, timeout: float = CLOSES_WITHIN_S) -> None:
-        """Until it has ended."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:

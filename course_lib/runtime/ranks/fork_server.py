@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -43,10 +44,8 @@ class Server:
     """Answers the notebook's requests, one at a time, and imports ahead in between."""
 
     def __init__(self, control: Connection, folder: str, modules: list[str]) -> None:
-        self.control = control
-        self.folder = folder  # holds the launches' files; goes when the server goes
-        self.notebook = os.getppid()
-        self.own_pid = os.getpid()
+        self.control, self.folder = control, folder  # which holds the launches' files, and goes when the server goes
+        self.notebook, self.own_pid = os.getppid(), os.getpid()
         self.waiting_imports = modules  # imported in this order while nothing else is asked for
         self.ranks: set[int] = set()  # process ids of living ranks
         self.branches: set[int] = set()  # process ids of servers forked from this one
@@ -66,8 +65,8 @@ class Server:
 
     def answer(self) -> None:
         """One request after the other, until the notebook has gone."""
-        requests = {"fork": self.fork, "branch": self.branch, "reap": self.reap, "signal": self.signal,
-                    "finish": self.finish, "preload_more": self.preload_more}
+        requests = {each.__name__: each for each in (self.fork, self.branch, self.reap, self.signal, self.finish,
+                                                     self.preload_more)}
         try:
             while os.getppid() == self.notebook:  # a notebook that dies leaves its child to another parent
                 # Ranks at work have the machine to themselves: imports wait until they are gone.
@@ -107,14 +106,8 @@ class Server:
         if first:  # not for later ones: all ranks of a launch must run the same code
             self.waiting_imports += self.course.forget_stale_modules()
         gc.freeze()  # a rank's garbage collector need not look at what was here before it, nor copy those pages
-        pid = os.fork()
-        if pid == 0:
-            try:
-                become_rank(self.control, self.own_pid, handles, [self.course.leave_imports] if first else [])
-            except BaseException:  # become_rank itself broke, for example because the folder is gone
-                traceback.print_exc()
-            finally:
-                os._exit(70)
+        at_its_end = [self.course.leave_imports] if first else []
+        pid = fork_into(become_rank, self.control, self.own_pid, handles, at_its_end)
         # The rank has its own copies. Kept open here, they would hide from the notebook that the rank has ended.
         for handle in handles:
             os.close(handle)
@@ -126,14 +119,7 @@ class Server:
         its own. It knows nothing of this server's ranks, nor this one of its.
         """
         handle = recv_handle(self.control)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self.become_branch(handle, folder)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
+        pid = fork_into(self.become_branch, handle, folder)
         os.close(handle)
         self.branches.add(pid)
         return pid
@@ -190,6 +176,19 @@ class Server:
         from course_lib.runtime.ranks.processes import kill_own_children
 
         kill_own_children(self.branches)
+
+
+def fork_into(become: Callable[..., None], *arguments: Any) -> int:
+    """The process id of a new child, which runs become(*arguments) and then ends."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become(*arguments)
+        except BaseException:  # it broke itself, for example because the folder is gone
+            traceback.print_exc()
+        finally:
+            os._exit(70)
+    return pid
 
 
 def become_rank(control: Connection, server: int, handles: list[int], at_its_end: list[Callable[[], None]]) -> None:

@@ -1,9 +1,8 @@
 """Environment variables, working folder and import path: a rank takes over the notebook's, as the launch finds them.
 
-What a process imports ahead of the ranks it will become.
-
-Libraries, and of the course this package, which must be the notebook's own version. The chapters' modules follow as
-ranks turn out to need them, and go again when a file of theirs is edited. The reader's own are never imported ahead.
+And what a process imports ahead of the ranks it will become: libraries, and of the course this package, which must be
+the notebook's own version. The chapters' modules follow as ranks turn out to need them, and go again when a file of
+theirs is edited. The reader's own are never imported ahead.
 """
 
 import os
@@ -50,26 +49,10 @@ def adopt(home: Home) -> None:
 # The first SERVES_AFTER are what no rank can do without. The others are what torch would otherwise import lazily,
 # seconds long, in every rank that builds an optimiser or wraps a model.
 PRELOAD = (
-    "torch",
-    "cloudpickle",
-    "psutil",
-    "course_lib.runtime.ranks.rank",
-    "numpy",
-    "sympy",
-    "torch.fx",
-    "torch.optim",
-    "torch._dynamo",
-    "torch.nn.parallel",
-    "torch.distributed.device_mesh",
-    "torch.distributed.tensor",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.optim",
-    "torch.distributed.checkpoint",
-    "torch.utils.data",
-    "torch.utils.checkpoint",
-    "tqdm",
+    "torch", "cloudpickle", "psutil", "course_lib.runtime.ranks.rank", "numpy", "sympy", "torch.fx", "torch.optim",
+    "torch._dynamo", "torch.nn.parallel", "torch.distributed.device_mesh", "torch.distributed.tensor",
+    "torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch.distributed.pipelining",
+    "torch.distributed.optim", "torch.distributed.checkpoint", "torch.utils.data", "torch.utils.checkpoint", "tqdm",
 )
 SERVES_AFTER = 4
 

@@ -3,13 +3,21 @@
 from dataclasses import dataclass, field
 
 from course_lib.runtime.instruments import pending
-from course_lib.runtime.ranks.places import Frame
+from course_lib.runtime.ranks.frames import Frame
 
 ASK, STOP, DISMISS = "where are you?", "stop that", "you may go"
+Counts = dict[tuple[str, tuple[int, ...]], int]  # (op, group's ranks) -> communication calls begun so far
+
+
+class Message:
+    """Base of all. `summary` is one line for a trace; nothing where the kind of the message says it."""
+
+    def summary(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Message):
     """All that a rank is told: who it is, and one call. Ranks that stay get one after the other."""
 
     rank: int
@@ -39,18 +47,17 @@ class Task:
         return f"{self.store}-mp"
 
     def summary(self) -> str:
-        """One line for a trace, as in every message below."""
         return f"rank {self.rank} of {self.world_size}, {self.backend}, call of {len(self.call):,} bytes"
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class Whereabouts(Message):
     """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
     waits_in: str | None  # the communication call that it is inside, None when it is elsewhere
     call: pending.GroupCall | None  # the same as data, where it is a call on a process group
-    counts: dict[tuple[str, tuple[int, ...]], int]  # (op, group) -> communication calls begun so far
+    counts: Counts
     busy_s: float  # how long its threads ran, or stood in line for a core
     clock_s: float  # the rank's clock when it looked
 
@@ -60,33 +67,31 @@ class Whereabouts:
         return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
     def summary(self) -> str:
-        """The innermost frame, and the call that it waits in."""
         at = f"{self.frames[-1].file}:{self.frames[-1].line}" if self.frames else "nowhere"
         return f"waits in {self.waits_in}, at {at}" if self.waits_in else f"at {at}"
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The function came back; `payload` is the pickle of (result, logs), `counts` its calls as in Whereabouts."""
+class Returned(Message):
+    """The function came back; `payload` is the pickle of (result, logs), `counts` its communication calls."""
 
     payload: bytes
-    counts: dict[tuple[str, tuple[int, ...]], int]
+    counts: Counts
 
     def summary(self) -> str:
-        """The size of the result."""
         return f"payload of {len(self.payload):,} bytes"
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Stands for a rank that takes no part in a call; `counts` are its calls up to now, as in Whereabouts."""
+    """Stands for a rank that takes no part in a call; `counts` are its calls up to now."""
 
-    counts: dict[tuple[str, tuple[int, ...]], int]
+    counts: Counts
 
 
 @dataclass(frozen=True)
-class Failed:
-    """The function raised. `frames` lead from the function to the place, outermost first."""
+class Failed(Message):
+    """The function raised. `frames` lead from the function to where it did, outermost first."""
 
     type_name: str
     message: str
@@ -95,68 +100,56 @@ class Failed:
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
     members: tuple["Failed", ...] = ()  # of an exception group
     tensors: tuple[str, ...] = ()  # those that the failing line names, as text
-    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)  # as in Whereabouts
+    counts: Counts = field(default_factory=dict)
 
     def summary(self) -> str:
-        """Type and message of the error."""
         return f"{self.type_name}: {self.message}"
 
 
 @dataclass(frozen=True)
-class Asks:
+class Asks(Message):
     """A rank at a breakpoint: what its debugger says before the reader's next command; or it asks for sources."""
 
     text: str
     files: tuple[str, ...] = ()  # cells whose text it does not have
 
     def summary(self) -> str:
-        """How much was asked for, not the text."""
         return f"for the text of {len(self.files)} cells" if self.files else f"after {len(self.text):,} characters"
 
 
 @dataclass(frozen=True)
-class Typed:
+class Typed(Message):
     """The answer: a command, or None where nobody can type one."""
 
     line: str | None
     sources: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """What the reader typed."""
         return "sources" if self.sources else repr(self.line)
 
 
 @dataclass(frozen=True)
-class Continues:
+class Continues(Message):
     """A rank leaves its breakpoint and goes on."""
-
-    def summary(self) -> str:
-        """Nothing: the kind of the message says it."""
-        return ""
 
 
 @dataclass(frozen=True)
-class Quit:
+class Quit(Message):
     """The reader ended the launch from a breakpoint."""
 
     frames: tuple[Frame, ...]
-    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
-
-    def summary(self) -> str:
-        """Nothing: the kind of the message says it."""
-        return ""
+    counts: Counts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Exited:
+class Exited(Message):
     """The function called sys.exit."""
 
     code: int | str | None
     frames: tuple[Frame, ...]
-    counts: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
 
     def summary(self) -> str:
-        """The code that sys.exit was called with."""
         return f"exit code {self.code}"
 
 

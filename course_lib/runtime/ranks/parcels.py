@@ -26,8 +26,10 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     try:
         return _pickle_with(_CallPickler, (fn, args, kwargs))
     except Exception as error:
+        used = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
+        names = {**used.globals, **used.nonlocals} if used else {}
         culprits = [*_unpicklable({f"argument {n}": value for n, value in enumerate(args)} | kwargs),
-                    *_unpicklable(_names_used_by(fn))]
+                    *_unpicklable(names)]
         raise ValueError(f"{getattr(fn, '__name__', fn)!s} cannot be sent to the ranks: "
                          f"{', '.join(culprits) or 'it'} cannot be pickled ({error}). "
                          "Make such an object inside the function instead") from None
@@ -57,11 +59,6 @@ def _generator(state: bytes) -> torch.Generator:
     made = torch.Generator("cpu")
     made.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     return made
-
-
-def _names_used_by(fn: Callable) -> dict[str, Any]:
-    used = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
-    return {**used.globals, **used.nonlocals} if used else {}
 
 
 def _unpicklable(values: dict[str, Any]) -> list[str]:

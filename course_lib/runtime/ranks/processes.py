@@ -1,15 +1,11 @@
-"""Ending what ranks started: child processes, and daemons that have left their parents.
+"""One rank as the notebook's process sees it, the same from either pool; and ending what ranks started: children, and
+daemons that have left their parents.
 
-COURSE_LIB_TRACE=FILE: one line for every message between the notebook, its server and its ranks.
+All messages between the notebook, its server and its ranks pass through the notebook's process, which writes a line for
+each where COURSE_LIB_TRACE=FILE asks for it:
 
     12:00:01.203117  notebook -> rank 2    Task            rank 2 of 4, gloo, call of 612 bytes
     12:00:01.207344  rank 2 -> notebook    Returned        payload of 121 bytes
-
-All of them pass through the notebook's process, which writes them as it sends and receives.
-
-One rank as the notebook's process sees it: the same from either pool.
-
-Interrupts of the notebook that wait until what is under way is whole.
 """
 
 import os
@@ -47,7 +43,6 @@ class Closed:
     """Stands for the message that will not come: the other end has closed the connection."""
 
     def summary(self) -> str:
-        """What the end of a connection means."""
         return "no more messages will come"
 
 
@@ -80,6 +75,11 @@ class RankProcess:
         """Send a message to the rank. OSError where it has ended."""
         trace("notebook", f"rank {self.rank}", message)
         self.connection.send(message)
+
+    def tell(self, message: Any) -> None:
+        """The same; nothing where the rank has ended: whoever waits for its answer, or reads its messages, says so."""
+        with suppress(OSError):
+            self.send(message)
 
     def receive(self) -> Any:
         """The next message. EOFError or OSError where the rank has ended."""
@@ -125,21 +125,19 @@ _DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system fin
 
 def kill_tree(pid: int) -> None:
     """End a process and what it started."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         # Listed before anything is killed: the children of a dead process are somebody else's.
-        doomed = [*root.children(recursive=True), root]
-    except psutil.NoSuchProcess:
-        return
-    _kill(doomed)
-    _wait_for_end(doomed)
+        _kill_and_wait([*root.children(recursive=True), root])
 
 
 def kill_own_children(spare: Collection[int] = ()) -> None:
     """End what the calling process started or adopted, until nothing of it is left but `spare` and what is theirs."""
     if spare:  # their exits are for somebody else to collect
         while strays := [child for child in psutil.Process().children() if child.pid not in spare]:
-            _kill([each for child in strays for each in (child, *_children_of(child))])
+            for child in strays:
+                with suppress(psutil.NoSuchProcess):
+                    _kill([child, *child.children(recursive=True)])
             for child in strays:
                 os.waitpid(child.pid, 0)
         return
@@ -149,17 +147,9 @@ def kill_own_children(spare: Collection[int] = ()) -> None:
         except ChildProcessError:  # no child at all: the usual case
             return
         if not ended:
-            doomed = psutil.Process().children(recursive=True)
-            _kill(doomed)
-            _wait_for_end(doomed)  # a child's child is not ours to collect, and has no environment left to be known by
+            # Waited for: a child's child is not ours to collect, and has no environment left to be known by.
+            _kill_and_wait(psutil.Process().children(recursive=True))
     _kill(psutil.Process().children(recursive=True))  # Windows has nothing to collect
-
-
-def _children_of(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 def kill_by_mark(mark: str, spare: Collection[int]) -> None:
@@ -172,8 +162,7 @@ def kill_by_mark(mark: str, spare: Collection[int]) -> None:
         doomed = [process for process in psutil.process_iter() if process.pid not in spare and _carries(process, mark)]
         if not doomed:
             return
-        _kill(doomed)
-        _wait_for_end(doomed)
+        _kill_and_wait(doomed)
 
 
 def _carries(process: psutil.Process, mark: str) -> bool:
@@ -197,13 +186,14 @@ def _kill(processes: Collection[psutil.Process]) -> None:
             process.kill()
 
 
-def _wait_for_end(processes: Collection[psutil.Process]) -> None:
+def _kill_and_wait(processes: Collection[psutil.Process]) -> None:
+    _kill(processes)
     deadline = time.monotonic() + _DIES_WITHIN_S
-    while any(map(_runs, processes)) and time.monotonic() < deadline:
+    while any(map(runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
     """Whether the process still runs: also False where it has ended and only waits to be reaped by its parent."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -12,7 +12,6 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
@@ -22,16 +21,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import context, process_group
+from course_lib.runtime import backends, context
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks import debugging, showing
-from course_lib.runtime.ranks import watcher as stopping
-from course_lib.runtime.ranks.diagnosis import tensors_in_line
+from course_lib.runtime.ranks.frames import frames_of_traceback, tensors_in_line
 from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
-from course_lib.runtime.ranks.places import frames_of_traceback
 from course_lib.runtime.ranks.processes import kill_own_children
-from course_lib.runtime.ranks.watcher import RankWatcher
+from course_lib.runtime.ranks.watcher import RankWatcher, close_connections, close_kept, run_stoppable
 
 _MAX_MEMBERS = 10  # of an exception group that are told
 
@@ -61,16 +58,12 @@ def main_kept_warm(connection: Connection, folder: str) -> None:
     modules = set(sys.modules)
     pending.counts.clear()
     _run_tasks(connection, folder)
-    process_group.leave()
+    backends.leave()
     kill_own_children()
-    for name in set(sys.modules) - modules:  # the reader may edit these before the next launch
-        if _belongs_to_the_reader(sys.modules[name]):
+    for name in set(sys.modules) - modules:  # the reader may edit his own before the next launch
+        file = getattr(sys.modules[name], "__file__", None) or sys.prefix
+        if not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file:
             del sys.modules[name]
-
-
-def _belongs_to_the_reader(module: Any) -> bool:
-    file = getattr(module, "__file__", None) or ""
-    return bool(file) and not file.startswith((sys.prefix, sys.base_prefix)) and "site-packages" not in file
 
 
 def _run_tasks(connection: Connection, folder: str | None = None) -> None:
@@ -103,7 +96,7 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
             _join_anew(task)
         pending.waiting_in.pop(threading.get_ident(), None)  # a stop may have come just as a call had been noted
         # Only ranks that stay are stopped: of a launch that has failed, all ranks end.
-        return stopping.run_stoppable(lambda: _call(task)) if task.mark else _call(task)
+        return run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
     except SystemExit as exit_:
@@ -130,7 +123,7 @@ def _join(task: Task) -> None:
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     dump = open(task.dump, "w")  # stays open: faulthandler writes to its descriptor when Python cannot run any more
-    faulthandler.enable(dump)  # a library that aborts leaves its place there
+    faulthandler.enable(dump)  # a library that aborts leaves its stack there
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
     # The sockets of DataLoader's workers, which a rank that is killed could not remove.
@@ -146,21 +139,22 @@ def _join(task: Task) -> None:
 
 def _join_anew(task: Task) -> None:
     """After a call in which ranks did not all do the same: a group in which none of its messages is left."""
-    stopping.close_connections()  # of what is still under way there, which nobody waits for any more
-    process_group.leave()
+    close_connections()  # of what is still under way there, which nobody waits for any more
+    backends.leave()
     pending.counts.clear()
     store = _meet(task)
     # A rank that has joined may be stopped. Its connections are closed then, and a peer that still waits for one of
     # them, inside gloo, would wait for ever.
     store.set(f"rank {task.rank} has joined", "")
     store.wait([f"rank {rank} has joined" for rank in range(task.world_size)])
-    stopping.let_go()
+    close_kept()
 
 
 def _meet(task: Task) -> dist.Store:
+    pending.install()
     store = dist.FileStore(task.meeting, task.world_size)
-    process_group.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
-                       store=store, rank=task.rank, world_size=task.world_size)
+    backends.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
+                  store=store, rank=task.rank, world_size=task.world_size)
     return store
 
 
@@ -179,41 +173,28 @@ def _report_of_result(result: Any) -> "Returned | Failed":
     try:
         payload = pack_result((result, recordings.take()))
     except Exception as error:
-        message = (f"the function returned {_kind(result)}, which cannot be sent back to the notebook "
+        kind = f"{type(result).__module__}.{type(result).__qualname__}"
+        kind = kind.replace("builtins.", "").replace("__main__.", "")
+        message = (f"the function returned a {kind}, which cannot be sent back to the notebook "
                    f"({_text_of(error)}). Return tensors, numbers, strings, dataclasses, or lists and dicts of them.")
         return Failed("unpicklable result", message, (), None, False, counts=dict(pending.counts))
     return Returned(payload, dict(pending.counts))
 
 
-def _kind(value: Any) -> str:
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "").replace("__main__.", "")
-
-
 def _report_of_error(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
-    words = "\n".join(map(_text_of, [error, *_notes_of(error)]))
-    tensors, members = _evidence(error), ()
+    notes = getattr(error, "__notes__", ())
+    words = "\n".join(map(_text_of, [error, *(notes if isinstance(notes, (list, tuple)) else ())]))
+    tensors, members, pickled = (), (), None
+    with suppress(Exception):  # there is a failure to report, whatever the reader's objects do when they are looked at
+        tensors = tensors_in_line(error.__traceback__)
     if isinstance(error, BaseExceptionGroup):
         members = tuple(replace(_report_of_error(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
-    try:
+    with suppress(Exception):
         pickled = pack_result(error.with_traceback(None))  # its tensors come to the CPU too
-    except Exception:
-        pickled = None
     in_communication = any(frame.is_communication for frame in frames)
     return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors,
                   dict(pending.counts))
-
-
-def _evidence(error: BaseException) -> tuple[str, ...]:
-    try:
-        return tensors_in_line(error.__traceback__)
-    except Exception:  # the rank has a failure to report, whatever the reader's objects do when they are looked at
-        return ()
-
-
-def _notes_of(error: BaseException) -> Sequence[Any]:
-    notes = getattr(error, "__notes__", ())
-    return notes if isinstance(notes, (list, tuple)) else ()
 
 
 def _text_of(value: Any) -> str:

@@ -3,7 +3,7 @@
 A launch is one call, after which its ranks go. The ranks of a team stay: whatever goes wrong, they are brought back to
 where they wait for the next call, and those that do not come are ended.
 
-Where ranks are is asked in asking.py; what went wrong is found in went_wrong.py.
+Where ranks are is asked in crew.py; what went wrong is found in diagnosis.py.
 """
 
 import queue
@@ -17,26 +17,12 @@ from typing import Any
 import cloudpickle
 
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
-from course_lib.runtime.ranks import diagnosis, went_wrong
+from course_lib.runtime.ranks import diagnosis, messages
+from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.debugging import Conversation, read_command
-from course_lib.runtime.ranks.messages import (
-    STOP,
-    Asks,
-    Continues,
-    Exited,
-    Failed,
-    Interrupted,
-    Quit,
-    Returned,
-    Task,
-    Typed,
-    Whereabouts,
-)
-from course_lib.runtime.ranks.output import RankOutput, read_output
-from course_lib.runtime.ranks.pools import Crew
+from course_lib.runtime.ranks.messages import STOP, Interrupted, Task, Typed, Whereabouts
 from course_lib.runtime.ranks.processes import Closed, RankProcess, hold_interrupts
-from course_lib.runtime.ranks.went_wrong import LaunchRanks
-from course_lib.runtime.results import Results
+from course_lib.runtime.ranks.showing import RankOutput, read_output
 
 _ASK_EVERY_S = 0.25
 _STILL_S = 3.0  # a rank that waits this long, on the same line, without using the CPU, counts as stuck
@@ -45,20 +31,18 @@ _LOOKS_EVERY_S = 0.5  # the caller, whether the call has ended without its notic
 _READ_WITHIN_S = 5.0  # what is in all pipes when a call ends
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
-_ENDS = (Returned, Failed, Exited, Quit)
+_ENDS = (messages.Returned, messages.Failed, messages.Exited, messages.Quit)
 
 
 class Supervisor:
     """The caller's thread only shows output and waits, so that an interrupt finds nothing half done; a thread of the
-    call's own talks to the ranks and decides how it ends."""
+    call's own talks to the ranks and decides how it ends.
+    """
 
     def __init__(self, crew: Crew, tasks: list[Task], timeout_s: float) -> None:
-        self.crew = crew
-        self.tasks = {task.rank: task for task in tasks}
-        self.timeout_s = timeout_s
+        self.crew, self.timeout_s = crew, timeout_s
         self.ranks = LaunchRanks(crew, tasks)
-        self.events = self.ranks.events
-        self.lookout = self.ranks.lookout
+        self.tasks, self.events = self.ranks.tasks, self.ranks.events
         # (rank, stream, bytes); None: the launch has ended. Bounded: a rank that prints without end is slowed down to
         # what the notebook shows, by its full pipe, and does not fill the notebook's memory.
         self.shown: queue.Queue = queue.Queue(maxsize=1000)
@@ -66,9 +50,10 @@ class Supervisor:
         self.reported: dict[int, Any] = {}  # rank -> how its function has ended
         self.closed: set[int] = set()  # ranks from which no more messages come
         self.began_s = time.monotonic()
-        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)), self.lookout.tell)
+        self.conversation = Conversation(lambda rank, text: self.shown.put((rank, None, text)),
+                                         lambda rank, typed: crew.processes[rank].tell(typed))
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="course_lib launch")
+        self._thread = threading.Thread(target=self._run_beside, name="course_lib launch")
         self._over = threading.Event()
 
     @property
@@ -78,8 +63,8 @@ class Supervisor:
 
     # The caller's thread
 
-    def results(self) -> Results:
-        """Run the tasks and return what they return; raises how they ended otherwise."""
+    def run(self) -> tuple[list[Any], list[list[Any]]]:
+        """Run the tasks: (what they return, what each rank recorded). Raises how they ended otherwise."""
         output = RankOutput(self.crew.task.world_size)
         ended = interrupted = False
         self.crew.pool.hurried.clear()
@@ -100,7 +85,7 @@ class Supervisor:
         if interrupted:  # it came as the last rank returned; the cell around launch must still stop
             raise KeyboardInterrupt
         pairs = [cloudpickle.loads(self.ranks.returned[rank].payload) for rank in self.tasks]
-        return Results([result for result, _ in pairs], [logs for _, logs in pairs])
+        return [result for result, _ in pairs], [logs for _, logs in pairs]
 
     def _show(self, output: RankOutput) -> bool:
         try:
@@ -118,9 +103,9 @@ class Supervisor:
 
     # The call's own thread
 
-    def _run(self) -> None:
+    def _run_beside(self) -> None:
         try:
-            self._run_ranks()
+            self._start_and_follow()
         except BaseException as error:  # in tidying up: the caller must not wait for ever
             self.error = self.error or error
         self._over.set()
@@ -133,7 +118,7 @@ class Supervisor:
                 self.shown.put((rank, stream, data), timeout=_LOOKS_EVERY_S)
                 return
 
-    def _run_ranks(self) -> None:
+    def _start_and_follow(self) -> None:
         readers: list[threading.Thread] = []
         started: list[RankProcess] = []
         try:
@@ -153,7 +138,7 @@ class Supervisor:
             if self.crew.stays:
                 self._bring_back()
             else:  # the readers go on adding to what is reported
-                self.crew.finish(self.crew.dismiss(list(self.reported)))
+                self.crew.finish(list(self.reported))
         except (LaunchError, LaunchInterrupted) as error:  # the pool's own process is gone
             self.error = self.error or error
         until = time.monotonic() + _READ_WITHIN_S  # a process that could not be ended may hold pipes open
@@ -169,7 +154,7 @@ class Supervisor:
             stopped = True
             for rank in out:
                 if rank in self.given:  # not in the middle of its task, which has not got through to it yet
-                    self.lookout.tell(rank, STOP)
+                    self.crew.processes[rank].tell(STOP)
             with suppress(queue.Empty):
                 self.events.get(timeout=_ASK_EVERY_S)
         self.crew.forced |= set(out)
@@ -178,18 +163,15 @@ class Supervisor:
             self.crew.lost |= set(range(self.crew.task.world_size))
         for rank in out:
             self.crew.pool.signal(self.crew.processes[rank], _KILL)
-        self.crew.note_counts({rank: report.counts for rank, report in dict(self.reported).items()})
-        if self.error is not None and (stopped or self._was_in_communication() or not self.crew.is_in_step()):
+        reports = dict(self.reported)  # a copy: the readers may add to it
+        self.crew.counts |= {rank: report.counts for rank, report in reports.items()}
+        cut_off = stopped or self.closed or any(getattr(each, "in_communication", False) for each in reports.values())
+        if self.error is not None and (cut_off or not self.crew.is_in_step()):
             self.crew.group += 1
             self.crew.counts.clear()
 
     def _ranks_out(self) -> list[int]:
-        """Ranks that live, and are still in the call."""
         return [rank for rank in self.tasks if rank not in self.reported and rank not in self.closed]
-
-    def _was_in_communication(self) -> bool:
-        reports = list(self.reported.values())  # a copy, as above: the readers may add to it
-        return bool(self.closed) or any(getattr(report, "in_communication", False) for report in reports)
 
     def _read_messages(self, process: RankProcess) -> None:
         """Give the rank its task, which may be long and its rank slow to take it, and hear what comes of it."""
@@ -197,7 +179,7 @@ class Supervisor:
         try:
             self.crew.give(self.tasks[process.rank])
             self.given.add(process.rank)
-            self.lookout.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
+            self.ranks.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
                 message = process.receive()
                 if isinstance(message, _ENDS):
@@ -213,11 +195,11 @@ class Supervisor:
         """Until every rank has returned; raises what went wrong otherwise."""
         now = time.monotonic()
         deadline, next_question = now + self.timeout_s, now + _ASK_EVERY_S
-        while not self.ranks.all_returned:
+        while self.ranks.unfinished_ranks():
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline and (late := went_wrong.timeout(self.ranks, self.timeout_s, self._handle)):
+            if now >= deadline and (late := diagnosis.find_timeout(self.ranks, self.timeout_s, self._handle)):
                 raise late
             if now >= next_question:
                 self._look_around()
@@ -232,36 +214,34 @@ class Supervisor:
         """Take in what a rank or the reader says; raises what ends the launch."""
         match message:
             case Whereabouts():
-                self.lookout.note(rank, message)
-            case Returned():
+                self.ranks.note(rank, message)
+            case messages.Returned():
                 self.ranks.returned[rank] = message
                 self.conversation.end_turn(rank)
-            case Asks():
+            case messages.Asks():
                 self.conversation.take_question(rank, message)
-            case Continues():
+            case messages.Continues():
                 self.conversation.end_turn(rank)
             case Typed():
-                self.lookout.restart_clocks()
+                self.ranks.restart_clocks()
                 self.conversation.take_line(rank, message.line)
-            case Quit():
+            case messages.Quit():
                 raise diagnosis.reader_quit(rank, message)
-            case Failed():
-                raise went_wrong.failure(self.ranks, rank, message, self._handle)
-            case Exited():
+            case messages.Failed():
+                raise diagnosis.find_failure(self.ranks, rank, message, self._handle)
+            case messages.Exited():
                 raise diagnosis.rank_exit(rank, message)
             case Interrupted():
-                raise went_wrong.interrupt(self.ranks, self._handle)
+                raise diagnosis.find_interrupt(self.ranks, self._handle)
             case Closed():
-                raise went_wrong.death(self.ranks, rank)
+                raise diagnosis.find_death(self.ranks, rank)
 
     def _look_around(self) -> None:
-        went_wrong.raise_silent_death(self.ranks)
+        diagnosis.raise_silent_death(self.ranks)
         self.ranks.ask()
-        self.conversation.pass_on(lambda rank: self.lookout.still_for_s(rank) > _PASSES_S)
-        if self.conversation.stands_still:
-            return
-        if self.lookout.all_still_for_s() >= _STILL_S:
-            raise diagnosis.deadlock(self.lookout.sightings(), _STILL_S)
+        self.conversation.pass_on(lambda rank: self.ranks.still_for_s(rank) > _PASSES_S)
+        if not self.conversation.stands_still and self.ranks.all_still_for_s() >= _STILL_S:
+            raise diagnosis.deadlock(self.ranks.sightings(), _STILL_S)
 
 
 def start_reader(read: Callable, *arguments: Any) -> threading.Thread:

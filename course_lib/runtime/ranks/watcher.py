@@ -1,8 +1,7 @@
 """The thread in each rank that answers "where are you?" while the main thread computes, waits or hangs.
 
-Taking a rank out of what it is in the middle of, so that it lives on with all that it holds.
-
-A collective that has begun cannot be called off: gloo waits in C++ until its peers have answered or gone. So its
+It can also take the rank out of what it is in the middle of, so that the rank lives on with all that it holds. A
+collective that has begun cannot be called off: gloo waits in C++ until its peers have answered or gone. So its
 connections are closed under it, whereupon the call raises "connection closed" in the rank itself. Python code is
 stopped by a signal. What neither reaches (one long call into C, a wait for torch's store) ends with the rank's process.
 """
@@ -25,8 +24,8 @@ from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.instruments import pending
+from course_lib.runtime.ranks.frames import Frame, frames_of_thread
 from course_lib.runtime.ranks.messages import DISMISS, STOP, Task, Typed, Whereabouts
-from course_lib.runtime.ranks.places import Frame, frames_of_thread
 from course_lib.runtime.torch_private import abort_groups
 
 DESCRIPTORS = Path("/dev/fd")  # of this process; Windows has none
@@ -77,7 +76,7 @@ def close_connections() -> None:
     The rank's process group is of no use afterwards, and has to be made anew.
 
     A write that fails in the moment that a peer asks for it is one that gloo forgets: whoever sends it waits for ever.
-    So connections are closed for reading only, and stay open for the peers until `let_go`.
+    So connections are closed for reading only, and stay open for the peers until `close_kept`.
     """
     if context.current is not None and context.current.backend == "nccl":
         with suppress(RuntimeError):  # it cannot: the rank ends, where it does not come back by itself
@@ -88,22 +87,19 @@ def close_connections() -> None:
             if stat.S_ISSOCK(status.st_mode) and status.st_ino not in _kept:
                 connection = socket.socket(fileno=os.dup(descriptor))
                 # Only connections: gloo ends the process when one that listens is closed under it.
-                if _is_connection(connection):
+                over_network = connection.family in (socket.AF_INET, socket.AF_INET6)
+                if (over_network and connection.type == socket.SOCK_STREAM
+                        and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
                     connection.shutdown(socket.SHUT_RD)
                     _kept[status.st_ino] = connection
                 else:
                     connection.close()
 
 
-def let_go() -> None:
+def close_kept() -> None:
     """Close what `close_connections` has left open, once all ranks have left the old process group."""
     while _kept:
         _kept.popitem()[1].close()
-
-
-def _is_connection(connection: socket.socket) -> bool:
-    over_network = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
-    return over_network and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
 # Functions of torch.distributed that wait for other ranks without passing through a process group's methods.
@@ -120,9 +116,7 @@ class RankWatcher:
     def __init__(self, connection: Connection, folder: str | None) -> None:
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()  # what to do next; None: the rank may go
         self.typed: queue.SimpleQueue[Typed] = queue.SimpleQueue()  # answers to a debugger's questions
-        self._folder = folder
-        self._connection = connection
-        self._sending = threading.Lock()
+        self._folder, self._connection, self._sending = folder, connection, threading.Lock()
         self._main = threading.main_thread().ident
         self._thread = threading.Thread(target=self._answer, name="course_lib watcher", daemon=True)
         self._thread.start()
@@ -133,7 +127,6 @@ class RankWatcher:
             self._connection.send(message)
 
     def stop(self) -> None:
-        """Wait until the thread has ended."""
         self._thread.join()
 
     def _answer(self) -> None:
@@ -169,24 +162,17 @@ class RankWatcher:
         frames = frames_of_thread(stacks.pop(self._main, None))
         del stacks
         calls = list(pending.waiting_in.get(self._main, ()))  # a copy: the main thread goes on meanwhile
-        waits_in, call = None, None
-        if self._others_at_work(files):
-            pass
-        elif calls:
-            waits_in, call = str(calls[0]), calls[0]
-        elif frames:
-            waits_in = _waiting_function(frames)
+        waits_in = call = None
+        if not self._others_at_work(files):
+            call = calls[0] if calls else None
+            waits_in = str(call) if call else _waiting_function(frames)
         return Whereabouts(frames, waits_in, call, dict(pending.counts), busy_s(), time.monotonic())
 
     def _others_at_work(self, files: dict[int, str]) -> bool:
         """Whether a thread that the function started may yet do what the main thread waits for."""
-        for thread in threading.enumerate():
-            if thread.ident in (self._main, self._thread.ident) or thread.ident not in files:
-                continue
-            in_a_lock = files[thread.ident] == threading.__file__
-            if not in_a_lock and not pending.waiting_in.get(thread.ident):
-                return True
-        return False
+        others = {thread.ident for thread in threading.enumerate()} - {self._main, self._thread.ident}
+        in_no_lock = [other for other in others if files.get(other, threading.__file__) != threading.__file__]
+        return any(not pending.waiting_in.get(other) for other in in_no_lock)
 
 
 def busy_s() -> float:
@@ -207,9 +193,7 @@ def busy_s() -> float:
 
 
 def _waiting_function(frames: tuple[Frame, ...]) -> str | None:
-    if frames[-1].function == _BACKWARD:
+    if frames and frames[-1].function == _BACKWARD:
         return "backward(), in which a hook waits for the other ranks"
-    for frame in frames:
-        if frame.is_communication and frame.function in _WAITING_FUNCTIONS:
-            return f"{frame.function}(...)"
-    return None
+    return next((f"{frame.function}(...)" for frame in frames
+                 if frame.is_communication and frame.function in _WAITING_FUNCTIONS), None)

@@ -3,13 +3,8 @@
 A launch is a call in fresh ranks; a team is one call after the other in the same ranks, by the same path (ranks/).
 Files in reading order:
 
-    start.py      start_ranks: checks what is asked for and starts the team
-    team.py       the team: calls in it, a look at one rank, what it says of itself
+    team.py       the team: start_ranks, calls in it, a look at one rank, what it says of itself, and %%ranks
     staying.py    its calls, one at a time, and what is left of it when one goes wrong
-    magic.py      %%ranks
-    rank_cell.py  a cell as the ranks get it, and its value by rank
-    lending.py    which of the notebook's names go along with a cell
-    namespace.py  in a rank: the names that it holds, and the cell that runs among them
-    holdings.py   in a rank: how many bytes of tensors each name holds, by kind
-    snapshot.py   in a rank: the same with the first values, for a picture
+    rank_cell.py  a cell as the ranks get it, its value by rank, and which of the notebook's names go along
+    namespace.py  in a rank: the names that it holds, the cell that runs among them, and how many bytes they are
 """

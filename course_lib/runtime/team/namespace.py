@@ -1,26 +1,30 @@
 """In a rank that stays: the names that it holds. Cells run among them, and the notebook reads and writes them.
 
-All functions here are calls like a reader's own: the team runs them in its ranks.
-
-What a rank holds as plain numbers, for a picture: every tensor's first rows and columns beside its size.
+Most functions here are calls like a reader's own: the team runs them in its ranks. What names hold is said in bytes of
+tensors by kind, counted by storage, so that views and tied weights count once.
 """
 
 import builtins
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
-from course_lib.runtime.team.holdings import RankHoldings, find_holdings
 from course_lib.runtime.team.rank_cell import RankCell, list_global_names, remember_text
+from course_lib.runtime.tensors import storages_of, tensors_in
 
+KINDS = ("parameters", "gradients", "optimizer_state", "other")  # as record_memory's; nothing here is an activation
 MOST_LETTERS = 4000  # of a value that a cell ends in
 RICH = ("_repr_mimebundle_", "_repr_html_", "_repr_png_", "_repr_svg_")
+MOST_NAMES = 12
+ROWS, COLUMNS = 8, 12  # of a tensor that are shown
 
 # Where torchrun has started the ranks, __main__ is the script that they all run: what a cell makes is kept apart.
 _apart: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
@@ -45,12 +49,11 @@ def _is_notebooks(name: str) -> bool:
 def borrow(code: dict[str, Any], data: dict[str, Any]) -> None:
     """What a rank does not have under these names is the notebook's: code as it is now; data, which the rank keeps."""
     names = all_names()
-    for name, value in code.items():
-        if name not in names or _is_notebooks(name):
-            names[name] = _lent[name] = value
-    for name, value in data.items():
+    for name, value in (code | data).items():
         if name not in names or _is_notebooks(name):
             names[name] = value
+            if name in code:
+                _lent[name] = value
 
 
 def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str | None:
@@ -71,19 +74,15 @@ def run_cell(cell: RankCell, code: dict[str, Any], data: dict[str, Any]) -> str 
 
 def _show(value: Any) -> str | None:
     """The text of a value; a value that draws itself is shown under the cell, and has none."""
-    draws_itself = any(hasattr(type(value), name) for name in RICH) or _is_figure(value)
-    if context.in_rank() and draws_itself:
+    figures = sys.modules.get("matplotlib.figure")
+    is_figure = figures is not None and isinstance(value, figures.Figure)
+    if context.in_rank() and (is_figure or any(hasattr(type(value), name) for name in RICH)):
         showing.display(value)
-        if _is_figure(value):
-            showing.close_figure(value)  # or it would be shown once more, as one that was left open
+        if is_figure and (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+            pyplot.close(value)  # or it would be shown once more, as one that was left open
         return None
     text = repr(value)
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ... ({len(text):,} letters)"
-
-
-def _is_figure(value: Any) -> bool:
-    figure = sys.modules.get("matplotlib.figure")
-    return figure is not None and isinstance(value, figure.Figure)
 
 
 def evaluate(expression: str, file: str) -> Any:
@@ -105,32 +104,105 @@ def write_names(values: dict[str, Any]) -> None:
         _lent.pop(name, None)
 
 
-def describe_names() -> RankHoldings:
-    """What the rank's own names hold."""
-    return find_holdings(own_names())
-
-
 def do_nothing() -> None:
     """A call that only joins the process group."""
 
 
-def fill_in(fn: Any) -> Any:
-    """`fn`, which finds names that the notebook did not have, and this rank does, among the rank's."""
+def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What team.run runs in every rank. Names that the notebook did not have, and this rank does, are the rank's."""
     scope = getattr(fn, "__globals__", None)
     if scope is not None and scope is not all_names():
         for name in list_global_names(fn.__code__):
             if name not in scope and not hasattr(builtins, name) and name in all_names():
                 scope[name] = all_names()[name]
-    return fn
+    return fn(*args, **kwargs)
 
 
-def call_function(fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What team.run runs in every rank."""
-    return fill_in(fn)(*args, **kwargs)
+@dataclass(frozen=True)
+class NameHolding:
+    """One name: what its value is, in words, and how many bytes of tensors it holds."""
+
+    name: str
+    what: str  # "float32[4, 8]", "Linear", "list"
+    num_bytes: int
 
 
-MOST_NAMES = 12
-ROWS, COLUMNS = 8, 12  # of a tensor that are shown
+@dataclass(frozen=True)
+class RankHoldings:
+    """All names of one rank. `by_kind` counts each storage once, as the strongest kind that applies."""
+
+    names: tuple[NameHolding, ...]
+    by_kind: dict[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors together."""
+        return sum(self.by_kind.values())
+
+
+def find_holdings(names: dict[str, Any]) -> RankHoldings:
+    """What these names hold, biggest first."""
+    kinds: dict[int, tuple[int, int]] = {}  # storage -> (index into KINDS, bytes)
+    found = []
+    for name, value in names.items():
+        own: dict[int, int] = {}
+        for kind, tensor in tensors_by_kind(value):
+            for storage in _storages(tensor):
+                index = KINDS.index(kind)
+                known = kinds.get(storage._cdata, (index, 0))[0]
+                kinds[storage._cdata] = min(known, index), storage.nbytes()
+                own[storage._cdata] = storage.nbytes()
+        found.append(NameHolding(name, describe_value(value), sum(own.values())))
+    by_kind = {kind: sum(size for index, size in kinds.values() if KINDS[index] == kind) for kind in KINDS}
+    return RankHoldings(tuple(sorted(found, key=lambda each: (-each.num_bytes, each.name))), by_kind)
+
+
+def tensors_by_kind(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """(kind, tensor) for all that can be seen in a value: modules, optimisers, lists and dicts, and objects' parts."""
+    if isinstance(value, nn.Module):
+        for parameter in value.parameters():
+            yield from _with_gradient("parameters", parameter)
+        yield from (("other", buffer) for buffer in value.buffers())
+    elif isinstance(value, Optimizer):
+        for group in value.param_groups:
+            for parameter in group["params"]:
+                yield from _with_gradient("parameters", parameter)
+        yield from (("optimizer_state", tensor) for tensor in tensors_in(list(value.state.values())))
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_by_kind(part)
+    else:
+        for tensor in tensors_in(value):
+            yield from _with_gradient("parameters" if isinstance(tensor, nn.Parameter) else "other", tensor)
+        for part in getattr(value, "__dict__", {}).values() if not isinstance(value, (type, Tensor)) else ():
+            if isinstance(part, (nn.Module, Optimizer, Tensor)):
+                yield from tensors_by_kind(part)
+
+
+def _with_gradient(kind: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    yield kind, tensor
+    if tensor.is_leaf and tensor.grad is not None:
+        yield "gradients", tensor.grad
+
+
+def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
+    try:
+        return list(storages_of(tensor))
+    except (RuntimeError, NotImplementedError):  # a tensor without memory
+        return []
+
+
+def describe_value(value: Any) -> str:
+    """`float32[4, 8]` for a tensor, otherwise the class."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (int, float, str, bool)) and len(repr(value)) <= 20:
+        return repr(value)
+    return type(value).__name__
+
+
+def describe_names() -> RankHoldings:
+    return find_holdings(own_names())
 
 
 def take_snapshot() -> dict[str, Any]:

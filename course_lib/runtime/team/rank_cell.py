@@ -1,10 +1,9 @@
 """A cell of %%ranks as data: its text, where it stands in the notebook, and what its last line gives in each rank.
 
-Which of the notebook's names go along with a cell: those that it mentions and that its ranks do not have.
-
-Code and constants (modules, functions, classes, numbers, texts) go along each time, as the notebook has them now.
-Anything else goes once and is the rank's own from then on: a model that ranks have trained must not be replaced by the
-notebook's, which nobody has trained. A function brings along what it uses as globals: let it take a model as argument.
+The names of the notebook that it mentions and that its ranks do not have go along with it. Code and constants (modules,
+functions, classes, numbers, texts) go along each time, as the notebook has them now. Anything else goes once and is the
+rank's own from then on: a model that ranks have trained must not be replaced by the notebook's, which nobody has
+trained. A function brings along what it uses as globals: let it take a model as argument.
 """
 
 import ast
@@ -20,7 +19,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from course_lib.runtime.ranks.places import with_cells
+from course_lib.runtime.ranks.frames import name_cells
 
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -43,7 +42,7 @@ class RankCell:
 
     def short_name(self) -> str:
         """`In[7]`, where the notebook knows the cell."""
-        return with_cells(self.file)
+        return name_cells(self.file)
 
     def compile(self) -> tuple[CodeType, CodeType | None]:
         """(statements, the expression at the end: None where there is none or a semicolon ends it). SyntaxError."""

@@ -13,19 +13,20 @@ from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
-from course_lib.runtime.launcher import launch_under_torchrun
+from course_lib.runtime.launcher import Results, launch_under_torchrun
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.crew import Crew
+from course_lib.runtime.ranks.frames import readers_frame
 from course_lib.runtime.ranks.messages import Task, Whereabouts
 from course_lib.runtime.ranks.parcels import pack_call
-from course_lib.runtime.ranks.places import readers_frame
-from course_lib.runtime.ranks.pools import BranchPool, Crew, WarmPool
+from course_lib.runtime.ranks.pools import BranchPool, WarmPool
 from course_lib.runtime.ranks.processes import hold_interrupts
 from course_lib.runtime.ranks.supervisor import Supervisor
-from course_lib.runtime.results import Results
 from course_lib.runtime.team.namespace import do_nothing
 from course_lib.runtime.team.rank_cell import name_ranks
 
 _teams = itertools.count()
+CLOSED = "closed"  # the story of a team that its reader has closed
 MADE_ANEW = ("The process group is made anew before the next call: process groups, device meshes and whatever holds "
              "one (DDP, for example) have to be made again.")
 
@@ -47,11 +48,7 @@ class StayingRanks:
     @property
     def alive(self) -> list[int]:
         """Ranks whose processes live."""
-        return [rank for rank in range(self.world_size) if rank not in self.crew.lost and not self._is_closed]
-
-    @property
-    def _is_closed(self) -> bool:
-        return self.story == "closed"
+        return [rank for rank in range(self.world_size) if rank not in self.crew.lost and self.story != CLOSED]
 
     @property
     def is_busy(self) -> bool:
@@ -71,7 +68,7 @@ class StayingRanks:
     def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
         """A call that needs no other rank: also where others have ended."""
         with self._one_at_a_time:
-            if self._is_closed:
+            if self.story == CLOSED:
                 self._refuse_after_end()
             for rank in ranks:
                 if rank not in self.alive:
@@ -79,7 +76,7 @@ class StayingRanks:
             return self._run(None, pack_call(fn, args, {}), ranks)
 
     def _refuse_after_end(self) -> None:
-        if self._is_closed:
+        if self.story == CLOSED:
             raise TeamEnded("this team is closed. start_ranks(...) starts another one")
         if self.story is not None:
             left = f"What {name_ranks(self.alive)} held" if self.alive else "Nothing"
@@ -88,15 +85,13 @@ class StayingRanks:
 
     def _run(self, what: str | None, packed: bytes, ranks: Collection[int] | None) -> Results:
         group, lost = self.crew.group, set(self.crew.lost)
-        tasks = self.crew.make_tasks(packed, ranks)
-        if what is None:  # a look joins no group
-            tasks = self.crew.make_tasks(packed, ranks, group=self._joined)
+        tasks = self.crew.make_tasks(packed, ranks, self._joined if what is None else None)  # a look joins no group
         self._running = Supervisor(self.crew, tasks, self.crew.task.timeout_s)
         try:
-            return self._running.results()
+            return Results(*self._running.run())
         except (LaunchError, LaunchInterrupted) as error:
             left = self._say_what_is_left(error, group, lost)
-            error.args = (f"{diagnosis.for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
+            error.args = (f"{diagnosis.say_for_team(str(error))}\n{diagnosis.wrap_lines(left)}",)
             raise
         finally:
             if what is not None:
@@ -119,39 +114,38 @@ class StayingRanks:
     def _note_states(self, what: str, ran: Supervisor) -> None:
         for rank in ran.tasks:
             report = ran.reported.get(rank)
-            place = readers_frame(getattr(report, "frames", ()))
+            line = readers_frame(getattr(report, "frames", ()))
             if rank in self.crew.lost:
                 self.states[rank] = f"has ended in {what}"
-            elif place is not None:
+            elif line is not None:
                 verb = "was stopped" if getattr(report, "type_name", "") == "Stopped" else "failed"
-                self.states[rank] = f"{verb} at {place.where()}"
+                self.states[rank] = f"{verb} at {line.where()}"
             else:
                 self.states[rank] = f"has run {what}"
 
     def where(self) -> dict[int, str]:
         """Where each rank is, or what it did last."""
         running = self._running
-        seen = dict(running.lookout.seen) if running else {}  # a copy: the call's own thread adds to it
+        seen = dict(running.ranks.seen) if running else {}  # a copy: the call's own thread adds to it
         states = {rank: self.states.get(rank, "is new") for rank in range(self.world_size)}
         return states | {rank: _say_where(each) for rank, each in seen.items()}
 
     def close(self) -> None:
         """End the ranks and whatever they have started. Again: nothing happens."""
         with self._one_at_a_time:
-            if self._is_closed:
+            if self.story == CLOSED:
                 return
-            self.story = "closed"
+            self.story = CLOSED
             with hold_interrupts(self.crew.pool.hurried):
                 with suppress(LaunchError, LaunchInterrupted):  # the pool's own process is gone, and the ranks with it
-                    self.crew.finish(self.crew.dismiss([rank for rank in range(len(self.crew.processes))
-                                                        if rank not in self.crew.lost]))
+                    self.crew.finish(set(range(len(self.crew.processes))) - self.crew.lost)
                 self.crew.clear_up()
                 self.crew.pool.close()
 
 
 def _say_where(seen: Whereabouts) -> str:
-    place = readers_frame(seen.frames)
-    return f"{'waits' if seen.waits_in else 'is'} at {place.where()}" if place else "is at work"
+    line = readers_frame(seen.frames)
+    return f"{'waits' if seen.waits_in else 'is'} at {line.where()}" if line else "is at work"
 
 
 class TorchrunRanks:

@@ -1,19 +1,13 @@
 """A team: ranks that stay from one cell to the next, each with names of its own.
 
-    team = start_ranks(world_size=4)
+    team = start_ranks(world_size=4)        with the arguments of launch
     team.run(step, 3)                       as launch(step, 3), in ranks that remember
     team[2]["x"], team[2].eval("x.norm()")  what one rank holds
     team.pull("loss"), team.push(lr=0.1)    from all, to all
-    %%ranks                                 a cell in all of them; %%ranks 0,2 in two
+    %%ranks                                 a cell in all of them; %%ranks 0,2 in two; also 1-3
 
-`start_ranks(world_size=4)`: ranks that stay, with the arguments of launch.
-
-%%ranks: a cell that runs in the ranks of the newest open team, among the names of each.
-
-    %%ranks                 in all ranks
-    %%ranks 0,2             in these; also 1-3
-
-What they print, show and raise comes as from launch. The value of the last expression is the cell's, by rank.
+%%ranks runs in the newest open team. What its ranks print, show and raise comes as from launch; the value of the last
+expression is the cell's, by rank.
 """
 
 import html
@@ -23,17 +17,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from types import FrameType
 from typing import Any, Literal
 
 from course_lib.pictures.units import human_bytes
 from course_lib.runtime import backends, context
-from course_lib.runtime.launcher import check_is_function, check_options
+from course_lib.runtime.errors import LaunchError
+from course_lib.runtime.launcher import Results, check_is_function, check_options
 from course_lib.runtime.ranks.pools import pool_that_stays
-from course_lib.runtime.results import Results
 from course_lib.runtime.team import namespace
-from course_lib.runtime.team.holdings import KINDS, RankHoldings
-from course_lib.runtime.team.namespace import take_snapshot
+from course_lib.runtime.team.namespace import KINDS, RankHoldings, take_snapshot
 from course_lib.runtime.team.rank_cell import Lender, RankCell, RankTexts, remember_text
 from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
 
@@ -81,7 +73,8 @@ class Team:
         Raises TeamEnded where a rank has ended before.
         """
         check_is_function(fn, "team.run")
-        return self._ranks.call(_name_of(fn), namespace.call_function, (fn, args, kwargs), {})
+        name = getattr(fn, "__name__", type(fn).__name__)
+        return self._ranks.call(name, namespace.call_function, (fn, args, kwargs), {})
 
     def run_cell(self, cell: RankCell | str, ranks: Collection[int] | None = None,
                  scope: Mapping[str, Any] | None = None) -> RankTexts | None:
@@ -120,13 +113,11 @@ class Team:
         self._ranks.look(namespace.write_names, (values,), self.alive)
 
     def _read(self, name: str, ranks: list[int]) -> list[Any]:
-        values = []
-        for rank, (found, value) in zip(ranks, self._ranks.look(namespace.read_name, (name,), ranks)):
+        answers = self._ranks.look(namespace.read_name, (name,), ranks)
+        for rank, (found, value) in zip(ranks, answers):
             if not found:
-                there_are = ", ".join(value) or "none yet"
-                raise KeyError(f"rank {rank} has no name {name!r}; its names: {there_are}")
-            values.append(value)
-        return values
+                raise KeyError(f"rank {rank} has no name {name!r}; its names: {', '.join(value) or 'none yet'}")
+        return [value for _, value in answers]
 
     def _choose(self, ranks: Collection[int] | None) -> list[int]:
         chosen = list(range(self.world_size)) if ranks is None else sorted(set(ranks))
@@ -143,42 +134,41 @@ class Team:
         """What each living rank did last and holds, with the first values of its tensors: plain numbers and words."""
         if not self.alive:
             return {}
-        where = self._ranks.where()
-        taken = zip(self.alive, self._ranks.look(take_snapshot, (), self.alive))
-        return {rank: {"where": where[rank], **held} for rank, held in taken}
+        where, taken = self._ranks.where(), self._ranks.look(take_snapshot, (), self.alive)
+        return {rank: {"where": where[rank], **held} for rank, held in zip(self.alive, taken)}
 
     def holdings(self) -> dict[int, RankHoldings]:
         """What the names of each living rank hold."""
         return dict(zip(self.alive, self._ranks.look(namespace.describe_names, (), self.alive)))
 
     def __repr__(self) -> str:
-        lines = [self._headline()]
-        holdings = {} if self._ranks.is_busy or not self.alive else self.holdings()
-        for rank, state in self._ranks.where().items():
-            lines.append(f"  rank {rank}  {state if rank in self.alive else 'has ended'}"
-                         + (f"; {_say_holdings(holdings[rank])}" if rank in holdings else ""))
-        return "\n".join(lines)
+        states, holdings = self._look()
+        return "\n".join([self._headline(), *(
+            f"  rank {rank}  {state}" + (f"; {_say_holdings(holdings[rank])}" if rank in holdings else "")
+            for rank, state in states.items())])
 
     def _headline(self) -> str:
-        kind = f"{self.world_size} rank{'s' * (self.world_size > 1)} over {self._ranks.backend}"
-        if not self.alive:
-            return f"Team of {kind}: closed"
-        if self._ranks.story:
-            return f"Team of {kind}: ended, since {self._ranks.story}"
-        return f"Team of {kind}: {'at work' if self._ranks.is_busy else 'ready'}"
+        state = ("closed" if not self.alive else f"ended, since {self._ranks.story}" if self._ranks.story
+                 else "at work" if self.is_busy else "ready")
+        return f"Team of {self.world_size} rank{'s' * (self.world_size > 1)} over {self._ranks.backend}: {state}"
+
+    def _look(self) -> tuple[dict[int, str], dict[int, RankHoldings]]:
+        """Where each rank is, and what those hold that can be asked now."""
+        holdings = {} if self.is_busy or not self.alive else self.holdings()
+        where = self._ranks.where().items()
+        return {rank: state if rank in self.alive else "has ended" for rank, state in where}, holdings
 
     def _repr_html_(self) -> str:
-        holdings = {} if self._ranks.is_busy or not self.alive else self.holdings()
-        head = "".join(f"<th>{text}</th>" for text in ("rank", "where", *(kind.replace("_", " ") for kind in KINDS),
-                                                       "names"))
-        rows = []
-        for rank, state in self._ranks.where().items():
+        states, holdings = self._look()
+        rows = [["rank", "where", *(kind.replace("_", " ") for kind in KINDS), "names"]]
+        for rank, state in states.items():
             held = holdings.get(rank)
             sizes = [human_bytes(held.by_kind[kind]) if held else "" for kind in KINDS]
-            cells = [str(rank), state if rank in self.alive else "has ended", *sizes, _say_names(held) if held else ""]
-            rows.append("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in cells) + "</tr>")
+            rows.append([str(rank), state, *sizes, _say_names(held) if held else ""])
+        head, *body = ["".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in row)
+                       for tag, row in zip(["th"] + ["td"] * len(states), rows)]
         return (f"<table><caption>{html.escape(self._headline())}</caption><thead><tr>{head}</tr></thead>"
-                f"<tbody>{''.join(rows)}</tbody></table>")
+                f"<tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>")
 
 
 class TeamRank:
@@ -217,15 +207,8 @@ def _close_beside(ranks: StayingRanks | TorchrunRanks) -> None:
 
 def newest_team() -> Team | None:
     """The team that was started last, of those that are open."""
-    for reference in reversed(_open):
-        team = reference()
-        if team is not None and team._end.alive:
-            return team
-    return None
-
-
-def _name_of(fn: Callable) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
+    teams = (reference() for reference in reversed(_open))
+    return next((team for team in teams if team is not None and team._end.alive), None)
 
 
 def _say_holdings(held: RankHoldings) -> str:
@@ -281,8 +264,7 @@ _RANKS = re.compile(r"\d+(-\d+)?")
 class RanksUsageError(ValueError):
     """The reader's slip: told in a line, without the stack of the magic."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
+    _render_traceback_ = LaunchError._render_traceback_
 
 
 def register_in(shell: Any) -> None:
@@ -322,12 +304,8 @@ def this_cell(shell: Any, line: str, body: str) -> RankCell:
     raw = getattr(shell.history_manager, "input_hist_raw", [""])[-1]
     if "%%ranks" in raw and body.rstrip("\n") in raw:  # not where code calls the magic, as an exported notebook does
         text = raw
-    file = _file_of_cell(shell, sys._getframe())
-    return RankCell(text, file, skip_lines=text[: text.find("%%ranks")].count("\n") + 1)
-
-
-def _file_of_cell(shell: Any, frame: FrameType | None) -> str:
-    known = getattr(shell.compile, "_filename_map", {})
+    known, frame = getattr(shell.compile, "_filename_map", {}), sys._getframe()
     while frame is not None and frame.f_code.co_filename not in known:
         frame = frame.f_back
-    return f"<cell {next(_others)} of %%ranks>" if frame is None else frame.f_code.co_filename
+    file = f"<cell {next(_others)} of %%ranks>" if frame is None else frame.f_code.co_filename
+    return RankCell(text, file, skip_lines=text[: text.find("%%ranks")].count("\n") + 1)

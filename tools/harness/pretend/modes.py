@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from course_lib.runtime.operations import OPERATIONS
+
 # https://docs.pytorch.org/docs/stable/distributed.html, table of backends, column gloo/GPU: broadcast and all_reduce
 # alone have a tick. (Its source has more for CUDA tensors, which no page promises.)
-REFUSED_BY_GLOO = ("send", "recv", "recv from any rank", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
-                   "all_to_all")
+REFUSED_BY_GLOO = ("recv from any rank", *(row.name for row in OPERATIONS.values()
+                                           if not any(form.from_gpu for form in row.forms)))
 REFUSED_BY_NCCL = ("recv from any rank",)
 
 

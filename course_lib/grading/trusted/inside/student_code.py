@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from course_lib.runtime.operations import list_collectives
+
 ASKED = "that is what you are asked to write"
 MAX_SOURCE = 1 << 20  # characters of all cells together
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -20,19 +22,7 @@ PLAIN = (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.
 FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 HARMLESS_CELL_MAGICS = {"%%time", "%%timeit", "%%capture", "%%prun"}
 
-# What torch.distributed calls each operation: the functions by which a reader could reach it.
-FUNCTIONS_OF: dict[str, tuple[str, ...]] = {
-    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
-    "all_gather": ("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced",
-                   "all_gather_object", "_all_gather_base"),
-    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
-    "all_to_all": ("all_to_all", "all_to_all_single"),
-    "broadcast": ("broadcast", "broadcast_object_list"),
-    "reduce": ("reduce",),
-    "gather": ("gather", "gather_object"),
-    "scatter": ("scatter", "scatter_object_list"),
-    "barrier": ("barrier", "monitored_barrier"),
-}
+FUNCTIONS_OF = list_collectives()  # by which a reader could reach each of them
 OURS = "course_lib.collectives"  # refused also where the name is hidden, as the library's collectives are
 OFFERED = ("runtime", "reference", "pictures", "facts")  # of course_lib; the rest is what exercises ask for
 CHECK = "course_lib.grading.check"  # which every notebook imports

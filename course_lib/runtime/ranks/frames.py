@@ -1,15 +1,27 @@
-"""Stack frames and tracebacks as data: where in the reader's code a rank is, told as `cell In[7], line 3`."""
+"""Stack frames and tracebacks as data: where in the reader's code a rank is, told as `cell In[7], line 3`.
 
+And the tensors that a failing line names, with their shapes, dtypes and devices as text: most bugs of distributed code
+are one of the three.
+"""
+
+import dis
 import linecache
 import os
 import re
-import sys
 import sysconfig
+import traceback as tracebacks
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.runtime import context
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -21,6 +33,10 @@ _COLLECTIVES = os.path.join("course_lib", "collectives"), os.path.join("course_l
 
 _MAX_FOLDED = 8  # functions that call each other in turn, told once
 _SHOWN_TIMES = 3  # what comes no more often than this is told each time
+_MAX_TENSORS = 8
+_MAX_IN_A_LIST = 4
+_MAX_VALUES = 6  # a tensor with no more numbers is shown whole
+_LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 
 
 @dataclass(frozen=True)
@@ -57,20 +73,17 @@ class Frame:
     def where(self) -> str:
         """`cell In[7], line 3`, or `train.py, line 3`; for the notebook's process, which knows its cells."""
         cell = _cells().get(self.file)
-        if cell is not None:
-            return f"cell In[{cell}], line {self.line}"
-        return f"{_short(self.file)}, line {self.line}"
+        return f"{_short(self.file) if cell is None else f'cell In[{cell}]'}, line {self.line}"
 
     def code(self) -> str:
         """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
         line = linecache.getline(self.file, self.line)
-        statement = line.strip()
-        if len(statement) > 80 and self.columns:
+        if len(line.strip()) > 80 and self.columns:
             return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
-        return statement
+        return line.strip()
 
 
-def with_cells(text: str) -> str:
+def name_cells(text: str) -> str:
     """`text` with In[2] in place of the file names that IPython gives to cells."""
     for file, number in _cells().items():
         text = text.replace(file, f"In[{number}]")
@@ -79,10 +92,8 @@ def with_cells(text: str) -> str:
 
 def _cells() -> dict[str, int]:
     """File name -> execution count of the cells of this notebook."""
-    if "IPython" not in sys.modules:
-        return {}
-    shell = sys.modules["IPython"].get_ipython()
-    return getattr(shell.compile, "_filename_map", {}) if shell is not None else {}
+    shell = context.ipython_shell()
+    return {} if shell is None else getattr(shell.compile, "_filename_map", {})
 
 
 def _short(file: str) -> str:
@@ -117,26 +128,19 @@ def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
 
 
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
-    start, end, first, last = _position(code, instruction)
+    nothing = (None, None, None, None)
+    start, end, first, last = next(islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
     line = line or start or code.co_firstlineno
     columns = (first, last) if first is not None and last is not None and start == end == line else None
     return Frame(code.co_filename, line, columns, code.co_name, instruction)
 
 
-def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
-    nothing = (None, None, None, None)
-    return next(islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
-
-
 def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame that the reader wrote; without one, the innermost of all."""
-    for frame in reversed(frames):
-        if frame.is_readers:
-            return frame
-    return frames[-1] if frames else None
+    return next((frame for frame in reversed(frames) if frame.is_readers), frames[-1] if frames else None)
 
 
-def story(frames: tuple[Frame, ...]) -> Iterator[str]:
+def tell_story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
     for frames_once, more in fold_repeats(mine):
@@ -170,24 +174,92 @@ def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int
 
 def _times(frames: Sequence[Frame], start: int, length: int) -> int:
     """How often the `length` frames from `start` on stand there in a row."""
-    block, times = _lines(frames[start : start + length]), 1
-    while _lines(frames[start + times * length : start + (times + 1) * length]) == block:
+    lines, times = [(frame.file, frame.line) for frame in frames[start:]], 1
+    while lines[times * length : (times + 1) * length] == lines[:length]:
         times += 1
     return times
 
 
-def _lines(frames: Sequence[Frame]) -> list[tuple[str, int]]:
-    return [(frame.file, frame.line) for frame in frames]
-
-
 def frames_of_dump(path: str) -> tuple[Frame, ...]:
     """The main thread's frames, outermost first, from a file written by faulthandler; empty until it is complete."""
-    try:
+    text = ""
+    with suppress(OSError):
         text = Path(path).read_text(errors="replace")
-    except OSError:
-        return ()
     stacks = [_DUMPED.findall(part) for part in text.split("(most recent call first):")]
-    of_main = [stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)]
-    if not of_main:
+    of_main = next((stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)), [])
+    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main))
+
+
+def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:
+    """`x: float32[3] on cpu = [1.0, 2.0, 3.0]` for each tensor that the reader's failing line names, in its order.
+
+    Also tensors that are attributes there (layer.weight), and lists and tuples of tensors.
+    """
+    walked = list(tracebacks.walk_tb(traceback))
+    plain = frames_of_traceback(traceback, skip="")
+    innermost = next((at for at, frame in zip(reversed(walked), reversed(plain)) if frame.is_readers), None)
+    if innermost is None:
         return ()
-    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main[0]))
+    found: dict[str, str] = {}
+    for name, value in _named_in(*innermost):
+        if name not in found and (text := _text_of(value)):
+            found[name] = f"{name}: {text}"
+    return tuple(found.values())[:_MAX_TENSORS]
+
+
+def _named_in(frame: FrameType, line: int) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what the instructions of that line load: variables, and attributes of variables."""
+    # In the order in which Python itself looks: a local name hides a global one.
+    scope = {**frame.f_builtins, **frame.f_globals, **frame.f_locals}
+    current: tuple[str, Any] | None = None  # what the next attribute would be one of
+    for instruction in dis.get_instructions(frame.f_code):
+        if not instruction.positions or instruction.positions.lineno != line or instruction.opname == "CACHE":
+            continue
+        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        if instruction.opname in _LOADS or instruction.opname.startswith("LOAD_FAST"):
+            for name in names:  # newer Pythons load two variables at once
+                current = (name, scope[name]) if name in scope else None
+                if current:
+                    yield current
+        elif instruction.opname == "LOAD_ATTR" and current:
+            current = _attribute(*current, instruction.argval)
+            if current:
+                yield current
+        else:
+            current = None
+
+
+def _attribute(owner: str, value: Any, name: str) -> tuple[str, Any] | None:
+    """Read without running any of the reader's code: what lies in the object, or is a part of a module."""
+    homes = [getattr(value, "__dict__", {})]
+    if isinstance(value, nn.Module):
+        homes += [value.__dict__.get(kind, {}) for kind in ("_parameters", "_buffers", "_modules")]
+    if isinstance(value, Tensor) and name in ("grad", "data"):
+        return f"{owner}.{name}", value.grad if name == "grad" else value
+    return next(((f"{owner}.{name}", home[name]) for home in homes if name in home), None)
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _description_of(value) + _values_of(value)
+    if type(value) in (list, tuple) and value and all(isinstance(item, Tensor) for item in value):
+        shown = ", ".join(_description_of(item) for item in value[:_MAX_IN_A_LIST])
+        return f"{type(value).__name__} of {len(value)}: {shown}{', ...' * (len(value) > _MAX_IN_A_LIST)}"
+    return ""
+
+
+def _description_of(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {tensor.device}"
+
+
+def _values_of(tensor: Tensor) -> str:
+    """Only of the host's memory: to read from a GPU, whose last call may never end, is to wait for it."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not plain or not 0 < tensor.numel() <= _MAX_VALUES:
+        return ""
+    if not tensor.untyped_storage().nbytes():  # emptied, as FSDP does: there is nothing to read
+        return " without memory"
+    values = tensor.detach()
+    if values.is_floating_point():
+        values = values.double().round(decimals=4)
+    return f" = {values.tolist()}"

@@ -1,17 +1,21 @@
-"""Draw a Timeline: a band for each rank, with a lane for its spans and a lane for its communication."""
+"""Draw what ranks recorded: a MemoryLog as kinds stacked over time, a Timeline as a band of two lanes for each rank."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from course_lib.pictures.painter import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, CYAN, GREY, INK, MAGENTA, ORANGE, RED, TEAL, ink_on
-from course_lib.pictures.units import human_bytes
-from course_lib.runtime.instruments.intervals import (
+from course_lib.pictures.units import BYTES_IN, human_bytes
+from course_lib.runtime.instruments.storage_book import KINDS, Track
+from course_lib.runtime.instruments.timeline_events import (
     Intervals,
     TimelineEvent,
     intersection,
@@ -21,6 +25,9 @@ from course_lib.runtime.instruments.intervals import (
     union,
 )
 
+KIND_COLOURS = dict(zip(KINDS, (BLUE, ORANGE, TEAL, MAGENTA, GREY)))
+MAX_PANELS = 8
+MAX_BINS = 1500  # more than a panel has pixels
 SPAN_COLOURS = (BLUE, ORANGE, TEAL, CYAN, RED)  # by first appearance; further names share grey
 OWN_COLOURS = {"experts": ORANGE}  # the same in pictures with and without what comes before them
 BLOCKED = "#F3C4D8"  # the colour of communication, paler
@@ -30,9 +37,76 @@ INSET = 0.22  # how much thinner a span is than the one around it, in lanes
 LETTER_IN = 0.07  # width of a letter in a box
 
 
+def draw_memory(tracks: tuple[Track, ...], headline: str, detail: str) -> bytes:
+    """PNG of the fullest ranks (up to 8), in rank order. Bytes upwards, torch operations to the right."""
+    fullest = sorted(tracks, key=Track.peak, reverse=True)[:MAX_PANELS]
+    shown = [track for track in tracks if track in fullest]
+    columns = min(2, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = new_figure(1.2 + 2.3 * rows if rows == 1 else 1.0 + 1.9 * rows, headline, detail)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    unit = human_bytes(fullest[0].peak()).split()[1]
+    for axes, track in zip(panels, shown):
+        draw_panel(axes, track, BYTES_IN[unit], f"rank {track.rank}" if len(tracks) > 1 else "")
+    finish_panels(figure, unit, shown)
+    return to_png(figure)
+
+
+def finish_panels(figure: Figure, unit: str, tracks: Collection[Track]) -> None:
+    """What all panels have in common: words at the axes, and a legend of the kinds; panels of no track are hidden."""
+    for axes in figure.axes[len(tracks):]:
+        axes.set_visible(False)
+    figure.supylabel(f"held ({unit})", fontsize=9, color=INK)
+    figure.supxlabel("torch operations since recording began", fontsize=9, color=INK)
+    used = [kind for kind in KINDS if any(track.over_time()[kind].any() for track in tracks)]
+    patches = [Patch(color=KIND_COLOURS[kind], label=kind.replace("_", " ")) for kind in reversed(used)]
+    figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
+
+
+def draw_panel(axes: Axes, track: Track, unit: int, title: str) -> None:
+    """One rank's panel: bytes by kind over operations, the peak marked."""
+    total, by_kind = track.total(), track.over_time()
+    starts, changes = highest_of_each_bin(track)
+    heights = [by_kind[kind][[*changes, -1]] / unit for kind in KINDS]
+    axes.stackplot([*starts, track.num_ops], heights, step="post", colors=KIND_COLOURS.values(), lw=0)
+    peak = int(total.argmax())
+    top = (track.ops()[peak], total[peak] / unit)
+    axes.plot(*top, marker="v", markersize=6, color=INK, clip_on=False, zorder=3)
+    axes.annotate(f"peak {human_bytes(total[peak])}", top, (0, 6), textcoords="offset points", ha="center",
+                  fontsize=8, color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+    quiet(axes)
+    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    axes.set_ylim(0, total.max() / unit * 1.3)
+    axes.set_xlim(0, max(track.num_ops, 1))
+    mark_phases(axes, track)
+
+
+def mark_phases(axes: Axes, track: Track) -> None:
+    """Names the outermost spans along the top, where they are wide enough, and draws their borders."""
+    per_letter = 0.0096 if axes.get_subplotspec().get_gridspec().ncols == 1 else 0.012  # of the panel's width
+    for phase in track.phases:
+        if phase.depth == 0 and phase.end > phase.start:
+            for border in (phase.start, phase.end):
+                axes.axvline(border, color=INK, lw=0.5, ls=":", zorder=2)
+            if (phase.end - phase.start) / max(track.num_ops, 1) > per_letter * len(phase.name):
+                axes.text((phase.start + phase.end) / 2, 0.99, phase.name, ha="center", va="top", fontsize=8,
+                          transform=axes.get_xaxis_transform(), color=INK)
+
+
+def highest_of_each_bin(track: Track) -> tuple[np.ndarray, list[int]]:
+    """The block in at most MAX_BINS stretches: where each starts, and the change that ends highest in it."""
+    ops, total = track.ops(), track.total()
+    starts = np.unique(np.linspace(0, track.num_ops, MAX_BINS).astype(int))
+    first = np.searchsorted(ops, starts)
+    after = np.append(first[1:], len(ops))
+    highest = [low + int(total[low:high].argmax()) if high > low else max(low - 1, 0)
+               for low, high in zip(first, after)]
+    return starts, highest
+
+
 @dataclass(frozen=True)
 class EventBox:
-    """An event's place: seconds from the first event, and bands from the top."""
+    """Where an event is drawn: seconds from the first event, and bands from the top."""
 
     event: TimelineEvent
     start_s: float
@@ -42,8 +116,8 @@ class EventBox:
     text: bool = True  # whether it may be written on: not where inner spans cover it
 
 
-def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[TimelineEvent], duration_s: float,
-         headline: str, detail: str, below: str = "") -> bytes:
+def draw_timeline(ranks: Sequence[int], events: list[TimelineEvent], waits: list[TimelineEvent], duration_s: float,
+                  headline: str, detail: str, below: str = "") -> bytes:
     """PNG of the first 16 ranks. Time to the right, from the first event on; `below` stands beside the axis' name."""
     ranks = ranks[:MAX_RANKS]
     names = list(dict.fromkeys(event.name for event in events if event.lane == "compute"))
@@ -63,13 +137,13 @@ def draw(ranks: Sequence[int], events: list[TimelineEvent], waits: list[Timeline
         blocked = intersection(union((wait.start_s, wait.end_s) for wait in own), moving.get(rank, []))
         blocked_boxes += [EventBox(replace(own[0], start_s=start, end_s=end), start - zero, band, LANE, BLOCKED)
                           for start, end in blocked]
-    prepare(axes, ranks, duration_s, below)
-    paint(axes, boxes, edgecolor="white", lw=0.4)
-    paint(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
-    paint(axes, blocked_boxes, edgecolor="white", lw=0)
+    prepare_bands(axes, ranks, duration_s, below)
+    paint_boxes(axes, boxes, edgecolor="white", lw=0.4)
+    paint_boxes(axes, wait_boxes, edgecolor="#777777", hatch="//////", lw=0)
+    paint_boxes(axes, blocked_boxes, edgecolor="white", lw=0)
     hatched = {rank: union((box.start_s, box.start_s + box.event.duration_s)
                            for box in wait_boxes if box.event.rank == rank) for rank in ranks}
-    write(axes, boxes, hatched, duration_s)
+    write_texts(axes, boxes, hatched, duration_s)
     patches = legend(colours, wait_boxes, blocked_boxes, boxes)
     figure.legend(handles=patches, loc="outside right center", fontsize=8, frameon=False)
     return to_png(figure)
@@ -107,7 +181,7 @@ def communication_lane(events: list[TimelineEvent], zero: float, band: int) -> l
             for call, row in zip(calls, rows)]
 
 
-def prepare(axes: Axes, ranks: Sequence[int], duration_s: float, below: str) -> None:
+def prepare_bands(axes: Axes, ranks: Sequence[int], duration_s: float, below: str) -> None:
     """Axes for a band of each rank, time in ms below a second."""
     axes.set_xlim(0, duration_s)
     axes.set_ylim(len(ranks), -0.06)
@@ -120,13 +194,13 @@ def prepare(axes: Axes, ranks: Sequence[int], duration_s: float, below: str) -> 
     axes.spines["left"].set_visible(False)
 
 
-def paint(axes: Axes, boxes: list[EventBox], **style: Any) -> None:
+def paint_boxes(axes: Axes, boxes: list[EventBox], **style: Any) -> None:
     """A rectangle for each box, in its colour."""
     rectangles = [Rectangle((box.start_s, box.top), box.event.duration_s, box.height) for box in boxes]
     axes.add_collection(PatchCollection(rectangles, facecolors=[box.colour for box in boxes], **style))
 
 
-def write(axes: Axes, boxes: list[EventBox], hatched: dict[int, Intervals], duration_s: float) -> None:
+def write_texts(axes: Axes, boxes: list[EventBox], hatched: dict[int, Intervals], duration_s: float) -> None:
     """Into each box what fits: name and labels, the name, or nothing. Nothing is written over a wait."""
     letters_a_second = (WIDTH_IN - 2.0) / duration_s / LETTER_IN
     for box in boxes:
