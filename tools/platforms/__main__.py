@@ -32,6 +32,9 @@ def files_of(name: str) -> Iterator[tuple[str, Path]]:
     yield "course/nbgrader_config.py", ROOT / "nbgrader_config.py"
     for part in ("solutions", "exercises"):
         yield f"course/{part}/{name}/{name}.ipynb", ROOT / part / name / f"{name}.ipynb"
+    for path in sorted((ROOT / "solutions").glob("*/*")):  # of the others, too: one exercise's judge may use another's
+        if path.name.startswith(("judge", "on_rank", "recorded")):
+            yield f"course/{path.relative_to(ROOT).as_posix()}", path
     for path in sorted((ROOT / "course_lib").rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
             yield f"course/{path.relative_to(ROOT).as_posix()}", path
