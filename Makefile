@@ -16,7 +16,7 @@ FIRST := notebooks/00_start_here.ipynb
 
 .PHONY: help authors lab teach grade gradescope handout slides site doctor check test sweep bench \
 	ci-ranks ci-class ci-pages sweep-tests mutants soak every-page run-again other-text executed pretend lint notebooks \
-	showing exercises mistakes text write-back size lock clean
+	showing exercises new-exercise text write-back size lock clean
 
 help:
 	@echo "make lab                   open the course in JupyterLab, on your own copies in workspace/"
@@ -41,8 +41,8 @@ authors:
 	@echo "make showing [FILE=...]    which notebooks show a source file (default: those changed since the last commit)"
 	@echo "make executed [NB=...]     notebooks run once into build/executed/, outputs and headlines compared"
 	@echo "make other-text [NB=...]   the same on another text than the one they are recorded on"
-	@echo "make exercises             exercises/ from solutions/, by nbgrader"
-	@echo "make mistakes [NAME=...]   record hints and what wrong answers give, of chapters such as 02_collectives"
+	@echo "make exercises [NAME=...]  exercises/ from solutions/; changed chapters, or NAME, or ALL=1, recorded and tried"
+	@echo "make new-exercise NUMBER=6.9 [NAME=my_function]  stubs of an exercise, and what is left to write"
 	@echo "make lint                  ruff, codespell and the layers"
 	@echo "make size [COMMIT=...]     lines and files by package, this tree against main or a commit"
 	@echo "make sweep                 everything, with new random seeds: hours; a workflow runs it at night"
@@ -179,11 +179,11 @@ notebooks: $(TESTED)
 showing: $(COURSE)
 	@$(BIN)/python -m tools.notebooks showing $(FILE)
 
-exercises: $(VENV)/.classes
-	$(BIN)/python -m tools.exercises
+exercises: $(TESTED)
+	$(BIN)/python -m tools.exercises $(NAME) $(if $(ALL),--all) $(if $(MUTANTS),--mutants)
 
-mistakes: $(TESTED)
-	$(BIN)/python -m tools.answers record $(NAME)
+new-exercise: $(TESTED)
+	@$(BIN)/python -m tools.new_exercise $(NUMBER) $(NAME)
 
 # py:percent with magics as they are: jupytext's own py:percent comments them out, and on the way back takes for one of
 # them, in prose too, a line such as #!/bin/bash, which then loses its #.

@@ -11,12 +11,12 @@ c = get_config()  # noqa: F821 (nbgrader puts it here)
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
-c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*_answers.py", "terms.py",
-                            "examples.py", "hints.md", "right_mutants.md"]
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "answers.py", "judge*.py",
+                            "on_rank.py", "recorded.json", "hints.md", "right_mutants.md"]
 
 # First of all, cells that were duplicated, deleted or renamed are as they were given out.
 c.Autograde.sanitize_preprocessors = [
-    "course_lib.grading.trusted.restore.RestoreCells",
+    "course_lib.grading.trusted.notebooks.RestoreCells",
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
@@ -39,7 +39,7 @@ c.TrustedGrade.isolation = "required"
 # Of the points, for an answer that is right and spends more than its budget.
 c.TrustedGrade.over_budget = 0.5
 # Feedback in nbgrader's own template, where long lines wrap and the contents name the exercises.
-c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.feedback.FeedbackPage"
+c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.notebooks.FeedbackPage"
 
 # `nbgrader zip_collect` takes the archive that a learning platform gives: say which one behind PLATFORM.
 # Moodle, "Download all submissions", in folders or not: "Zoë Noether_1234567_assignsubmission_file/06_zero.ipynb" or

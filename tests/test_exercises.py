@@ -7,7 +7,6 @@ import json
 import nbformat
 import pytest
 
-from course_lib.grading import recorded
 from course_lib.grading.registry import exercise, exercises_of
 from tools import answers, exercises, notebooks
 from tools.solutions import ROOT, SOLUTIONS, code_cells, hints, names_of
@@ -77,13 +76,13 @@ def test_solutions_are_as_make_write_back_leaves_them_without_outputs_and_redefi
 
 @pytest.mark.parametrize("path", SOLUTIONS.values(), ids=lambda path: path.stem)
 def test_what_is_recorded_of_a_chapter_is_what_stands_beside_its_solutions(path):
-    file = recorded.FOLDER / f"{path.name[:2]}.json"
+    file = path.with_name("recorded.json")
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found["hints"] == hints(path) and list(hints(path)) == [
-        each.number for each in exercises_of(int(path.name[:2]))], "run make mistakes"
+        each.number for each in exercises_of(int(path.name[:2]))], "run make exercises"
     written = {(row.number, row.name, row.says) for row in answers.rows(path, "wrong")}
     told = {(number, each["name"], each["says"]) for number, lines in found["mistakes"].items() for each in lines}
-    assert told <= written, "run make mistakes"
+    assert told <= written, "run make exercises"
     assert file.read_text(encoding="utf-8") == answers.text_of(found)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,8 @@ WRONG = {
     "course_lib/groups/gradients.py": ("from tests import snapshots", "groups.gradients -> tests.snapshots"),
     "course_lib/__init__.py": ("from . import facts", "course_lib -> course_lib.facts"),
     "course_lib/nano3d.py": ("from course_lib import costs", "nano3d -> course_lib.costs"),
-    "course_lib/grading/on_rank/plain.py": ("from .. import registry", "on_rank.plain -> course_lib.grading.registry"),
-    "course_lib/grading/trusted/grader.py": ("from .. import judges", "trusted.grader -> course_lib.grading.judges"),
+    "course_lib/grading/on_rank.py": ("from . import registry", "grading.on_rank -> course_lib.grading.registry"),
+    "course_lib/grading/trusted/grader.py": ("from .. import kinds", "trusted.grader -> course_lib.grading.kinds"),
     "course_lib/costs/links.py": ("def late():\n    from . import network", "cycles are allowed in course_lib.costs"),
     "course_lib/quantum_parallel.py": ("import torch", "course_lib.quantum_parallel"),
     "tools/colab.py": ("from benchmarks import ranks", "tools.colab -> benchmarks.ranks"),
@@ -64,3 +65,28 @@ def test_what_is_imported_by_its_name_is_of_the_same_package():
                 package = path.relative_to(ROOT / "course_lib").parts[0]
                 assert package == "mine" or not node.args[0].value.startswith(PACKAGES) or (
                     node.args[0].value.startswith(f"course_lib.{package}.")), f"{path}:{node.lineno}"
+
+
+RANKS_MAY = re.compile(r"course_lib\.(runtime|reference|pictures|facts)\b.*|course_lib\.grading\.on_rank(\.\w+)?")
+JUDGES_MAY_NOT = re.compile(r"\.\.|tools|tests|benchmarks|course_lib\.(train|nano3d|mine|widgets|show)\b"
+                            r"|course_lib\.grading\.(trusted|marks|selfstudy|report|staying)\b")
+
+
+def imports_in(path: Path) -> list[str]:
+    """All that a file imports, `from a import b` as a.b."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return [*(alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names),
+            *("." * node.level + ".".join(filter(None, (node.module, alias.name))) for node in nodes
+              if isinstance(node, ast.ImportFrom) for alias in node.names)]
+
+
+def test_what_an_exercise_runs_on_a_rank_imports_what_a_rank_sees_and_its_judge_nothing_above_it():
+    """The files in solutions/ are no package that lint-imports could read."""
+    on_rank, judges = (sorted(ROOT.glob(f"solutions/*/{name}.py")) for name in ("on_rank", "judge*"))
+    assert len(on_rank) > 7 and len(judges) > 15
+    for path in on_rank:
+        own = [name for name in imports_in(path) if name.startswith((".", "importlib", *PACKAGES))]
+        assert [name for name in own if not RANKS_MAY.fullmatch(name)] == [], path
+        assert "__import__" not in path.read_text(encoding="utf-8")
+    for path in judges:
+        assert [name for name in imports_in(path) if JUDGES_MAY_NOT.match(name)] == [], path

@@ -8,24 +8,22 @@
     @right("2.4", "halves the ranks that are left, the nearest first")
     def nearest_first(tensor, dst): ...
 
-    TERMS = [term("4.8", "min(p, m) micro-batches in flight", "min(p, m)", "p"), ...]
-    EXAMPLES = {"3.2": lambda inputs, answers: f"sizes_bytes = {inputs[0][0]}, ... -> {answers[0]}"}
+    TEXT_4_8 = [term("4.8", "min(p, m) micro-batches in flight", "min(p, m)", "p"), ...
+                example("4.8", lambda inputs, answers: f"sizes_bytes = {inputs[0][0]}, ... -> {answers[0]}")]
 
-are rows, in whatever file beside the solutions' notebook. A wrong answer is refused and told its sentence; a right one
+are rows, in answers.py beside the solutions' notebook. A wrong answer is refused and told its sentence; a right one
 that is unusual passes; the solution without a term that its text stresses is refused; the docstring has what the
 example makes of the first trial's inputs by rank, and of what the solution answers there.
 
-    python -m tools.answers record [02_collectives ...]     `make mistakes`: what judges/recorded/NN.json has
-    python -m tools.answers terms                           writes docs/teaching/terms.md, of all chapters
-    python -m tools.answers mutants [02_collectives ...]    mutants.py: small changes of solutions that still pass
+tools/exercises.py does with them what an author needs.
 """
 
-import argparse
 import io
 import json
+import re
 import runpy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,19 +34,17 @@ from tqdm import tqdm
 
 from course_lib.grading import recorded
 from course_lib.grading.exercise import SEED, Exercise
-from course_lib.grading.recorded import FOLDER, Seen
-from course_lib.grading.registry import exercise, exercises_of
+from course_lib.grading.recorded import Seen
+from course_lib.grading.registry import exercise, exercises_in, exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import Attempts, check_exercise, examine, judgement, on_new_ranks
-from course_lib.grading.staying import StayingAttempts
-from tools.mutants import survivors
 from tools.solutions import ROOT, SOLUTIONS, exercises, hints, names_of, solution_cell, work
 
 LEAST = {"solution": 1, "wrong": 3, "right": 2, "term": 2, "example": 1}  # kinds, and how many an exercise needs
 PAGE = ROOT / "docs" / "teaching" / "terms.md"
 HEAD = """# What each check decides
 
-Written by `python -m tools.answers terms`. A line has one thing that the text of an exercise stresses, and the first
+Written by `make exercises`. A line has one thing that the text of an exercise stresses, and the first
 trial that refuses a solution which leaves it out. The trials are those of self-study; in a class the drawn ones are
 others, and the rest are the same.
 """
@@ -89,15 +85,19 @@ def term(number: str, words: str, stands: str, without: str) -> Row:
     return Row(number, "term", words, edit=(stands, without), name=words)
 
 
+def example(number: str, makes: Callable) -> Row:
+    return Row(number, "example", "", makes, name="in the docstring")
+
+
 @cache
 def table(path: Path) -> dict[str, list[Row]]:
     """By exercise the rows beside the notebook at `path`, in whose names they run. ValueError where any is missing."""
     names = names_of(path)
     rows = [Row(each.number, "solution", "", names[each.function], name=each.function)
             for each in exercises_of(int(path.name[:2]))]
-    for file in sorted(path.parent.glob("*.py")):
-        found = runpy.run_path(str(file), {name: value for name, value in names.items() if name[:2] != "__"})
-        rows += [without(path, row) if row.kind == "term" else row for row in rows_among(found)]
+    found = runpy.run_path(str(path.with_name("answers.py")),
+                           {name: value for name, value in names.items() if name[:2] != "__"})
+    rows += [without(path, row) if row.kind == "term" else row for row in rows_among(found)]
     by_number: dict[str, list[Row]] = {row.number: [] for row in rows if row.kind == "solution"}
     for row in rows:
         by_number[row.number].append(row)
@@ -119,7 +119,6 @@ def rows_among(found: dict[str, Any]) -> Iterator[Row]:
         if isinstance(value, list):
             yield from (replace(each, name=each.name or f"{name}[{place}]") for place, each in enumerate(value)
                         if isinstance(each, Row))
-    yield from (Row(number, "example", "", function) for number, function in found.get("EXAMPLES", {}).items())
 
 
 def without(path: Path, row: Row) -> Row:
@@ -219,12 +218,10 @@ def record(path: Path, attempts: Attempts) -> Iterator[str]:
 
 def write(path: Path, mistakes: dict[str, Any]) -> None:
     """The file of the notebook at `path`, with these lines for mistakes."""
-    file = FOLDER / f"{path.name[:2]}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(text_of({"exercises": exercises(path), "work": work(path), "hints": hints(path),
-                             "mistakes": mistakes}), encoding="utf-8")
-    recorded.of_chapter.cache_clear()
-    exercises_of.cache_clear()
+    text = text_of({"exercises": exercises(path), "work": work(path), "hints": hints(path), "mistakes": mistakes})
+    path.with_name("recorded.json").write_text(text, encoding="utf-8")
+    recorded.of_folder.cache_clear()
+    exercises_in.cache_clear()
 
 
 def text_of(chapter: dict[str, Any]) -> str:
@@ -239,15 +236,21 @@ def text_of(chapter: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def terms_page(trial_of: Callable[[Row], str]) -> str:
-    """The page for teachers: of each term the trial that refuses the solution without it."""
-    lines = []
-    for path in SOLUTIONS.values():
+def terms_page(trial_of: Callable[[Row], str], paths: Iterable[Path] = SOLUTIONS.values(), before: str = "") -> str:
+    """The page for teachers: of each term the trial that refuses the solution without it.
+
+    paths: the notebooks of chapters that are told anew; `before`: the page that has the sections of the others.
+    """
+    _, *parts = re.split(r"^## (\S+) ", before, flags=re.MULTILINE)
+    sections = {number: f"## {number} {text.rstrip()}\n" for number, text in zip(parts[::2], parts[1::2])}
+    for path in paths:
         for number, own in table(path).items():
-            lines += [f"\n## {number} {exercise(number).function}\n", "| what the text stresses | trial |", "|---|---|"]
-            lines += [f"| {row.says.replace('|', chr(92) + '|')} | {trial_of(row)} |" for row in own
-                      if row.kind == "term"]
-    return HEAD + "\n".join(lines) + "\n"
+            lines = [f"| {row.says.replace('|', chr(92) + '|')} | {trial_of(row)} |" for row in own
+                     if row.kind == "term"]
+            head = f"## {number} {exercise(number).function}\n\n| what the text stresses | trial |\n|---|---|\n"
+            sections[number] = head + "\n".join(lines) + "\n"
+    in_order = sorted(sections, key=lambda number: [*map(int, number.split("."))])
+    return HEAD + "\n" + "\n".join(sections[number] for number in in_order)
 
 
 def deciding(row: Row, attempts: Attempts) -> str:
@@ -255,31 +258,3 @@ def deciding(row: Row, attempts: Attempts) -> str:
     asked = exercise(row.number)
     found = examine(asked, row.function, attempts=attempts)
     return "PASSES" if found.verdict is Verdict.CORRECT else asked.trials(SEED)[found.trial].label
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = {path.stem: path for path in SOLUTIONS.values()}
-    parser.add_argument("what", choices=("record", "terms", "mutants"))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives; all by default")
-    parser.add_argument("--only", default="", metavar="NUMBER", help="mutants of one exercise, such as 2.3")
-    parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
-    asked = parser.parse_args()
-    if strange := set(asked.names) - known.keys():
-        parser.error(f"{', '.join(sorted(strange))}: expected some of {', '.join(known)}")
-    with StayingAttempts() as attempts:
-        if asked.what == "terms":
-            PAGE.write_text(terms_page(lambda row: deciding(row, attempts)), encoding="utf-8")
-            return
-        ways = {"record": lambda path: record(path, attempts),
-                "mutants": lambda path: survivors(path, asked.only, asked.at_most,
-                                                  lambda *edit: passes(path, *edit, attempts))}
-        for name in asked.names or known:
-            for line in ways[asked.what](known[name]):
-                print(line, flush=True)
-
-
-if __name__ == "__main__":
-    from tools import answers  # the module whose rows the files beside the notebooks make
-
-    answers.main()

@@ -1,7 +1,7 @@
 """One-change mutants by cosmic-ray's operators, and who notices them: the tests of course_lib, or an exercise's check.
 
     python -m tools.mutants [COUNT] [--seed N] [--package NAME]    COUNT of the library, as many of each package
-    python -m tools.answers mutants [02_collectives ...] [--at-most 25] [--only 2.3]    so many of each solution
+    make exercises MUTANTS=1 [NAME=02_collectives]                 25 of each solution: tools/exercises.py
 
 Of the library the tests that mirror it run, in a copy of this tree, until one fails; build/mutants.json has them all.
 What cosmic-ray has no operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged,

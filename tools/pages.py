@@ -2,7 +2,7 @@
 
     python -m tools.pages    docs/documents.md and ERRATA.md, from docs/documents.toml, docs/errata.toml and
                              course_lib/facts/claims.py; docs/teaching/polls.md, every prediction as a question for a
-                             class, and struggles.md, the mistakes of solutions/*/wrong_answers.py in the words that a
+                             class, and struggles.md, the mistakes of solutions/*/answers.py in the words that a
                              learner reads; README's minutes and hours, by the rule of minutes.py
 """
 

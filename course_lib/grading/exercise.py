@@ -1,8 +1,8 @@
 """What an exercise is to a grader: a function that the reader writes, the trials it goes through, what a failure means.
 
-An exercise has two sides, and a wall between them. `run` stands in on_rank/: it calls the reader's function on a rank,
-and what it imports is all of the grader that a rank can see. Everything else here is the judge's: trials, right
-answers, budgets. It never sees the reader's function, only tensors and numbers, and is where the decision falls.
+An exercise has two sides, and a wall between them. `run` stands in the chapter's on_rank.py, or in ours: it calls the
+reader's function on a rank, and is all of the grader that a rank can see. Everything else here is the judge's: trials,
+right answers, budgets. It never sees the reader's function, only tensors and numbers, and is where the decision falls.
 
 Two graders use the same Exercise. `check` runs the trials on ranks that `launch` starts from the reader's kernel:
 feedback. `TrustedGrade` runs them in isolated processes that it starts itself, and judges in its own process: marks.
@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import torch
 
 from course_lib.grading import recorded
-from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differences, part
-from course_lib.grading.sketch import sketch
+from course_lib.grading.chapters import text_for_ranks
+from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differences, part, sketch
 from course_lib.grading.spent import Judgement, Spent
 
 SEED = 0  # of the trials in self-study: the same for everybody, and those that mistakes were recorded on
@@ -79,7 +79,7 @@ class Exercise(ABC):
 
     number: ClassVar[str]  # "2.1", as in the notebook, which has the function's name and the points
     budget: ClassVar[str]  # in words and a formula, for the reader
-    run: ClassVar[Callable[[Callable, Any], Any]]  # of on_rank/: (the reader's function, inputs of a rank) -> answer
+    run: ClassVar[Callable[[Callable, Any], Any]]  # of on_rank.py: (the reader's function, inputs of a rank) -> answer
     imports: ClassVar[tuple[str, ...]] = ()  # modules that each rank would otherwise take seconds to import for itself
     is_judged: ClassVar[bool] = True  # False in a copy without judges
     asks: ClassVar[bool] = False  # `run` gets a third argument, ask(question): what `reply` says to it
@@ -102,6 +102,11 @@ class Exercise(ABC):
     def points(self) -> int:
         """What a right answer within the budget is worth, as solutions/ says."""
         return recorded.of_exercise(self.number, "exercises")[1]
+
+    @property
+    def rank_side(self) -> tuple[str, str, str | None]:
+        """Where a rank finds `run`: its module, its name, and of a chapter's on_rank.py the text: there is no file."""
+        return self.run.__module__, self.run.__name__, text_for_ranks(self.run.__module__)
 
     def meaning(self, words: str) -> list[str]:
         """What an error with these words means in this exercise: one sentence, or none."""

@@ -1,8 +1,8 @@
 """What stands in solutions/ of each exercise: function, points, work in a training run, hints, and mistakes with what
 they were seen to give.
 
-The notebook, hints.md and wrong_answers.py there are where all of it is written. `make mistakes` runs each wrong answer
-on real ranks, on the trials of SEED, and writes judges/recorded/NN.json: for each its sentence, and a sketch of what it
+The notebook, hints.md and answers.py there are where all of it is written. `make exercises` runs each wrong answer on
+real ranks, on the trials of SEED, and writes recorded.json beside them: for each its sentence, and a sketch of what it
 gave on the first trial that it failed and on those that follow.
 """
 
@@ -13,14 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_lib.grading.compare import Tolerance
-from course_lib.grading.sketch import Sketch, sketch
+from course_lib.grading.chapters import folders
+from course_lib.grading.compare import Sketch, Tolerance, sketch
 from course_lib.grading.spent import Judgement
 
 MAX_SEEN = 3  # trials of a mistake that are recorded
-FOLDER = Path(__file__).with_name("judges") / "recorded"
-
-
 RIGHT = sketch("right")  # of a trial that a wrong answer passes
 
 
@@ -50,10 +47,15 @@ class Mistake:
     seen: tuple[Seen, ...]  # the first trial that it fails, and following ones that it has results on
 
 
-@cache
 def of_chapter(chapter: int) -> dict[str, Any]:
     """What is recorded of a chapter; nothing of one that there is not."""
-    path = FOLDER / f"{chapter:02}.json"
+    return of_folder(folders().get(chapter, Path()))
+
+
+@cache
+def of_folder(folder: Path) -> dict[str, Any]:
+    """What is recorded in the folder of a chapter."""
+    path = folder / "recorded.json"
     nothing: dict[str, Any] = {"exercises": {}, "work": {}, "hints": {}, "mistakes": {}}
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing
 

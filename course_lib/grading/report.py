@@ -1,10 +1,26 @@
-"""What `check` answers: a verdict in words, the likely cause, the budget beside what was measured."""
+"""What a reader is told: what `check` answers to one function, and by `progress()` the points of all of them.
 
+A report has a verdict in words, the likely cause, the budget beside what was measured. `check` keeps the best verdict
+of each exercise in a small file of its own beside the reader's copies, so that two notebooks do not write to the same
+file.
+"""
+
+import json
+import os
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from course_lib.grading import recorded
+from course_lib.grading.chapters import folders
+from course_lib.grading.registry import EXAMPLES
+from course_lib.pictures.drawn import Drawn, stable_output
 
 OVER_BUDGET = 0.5  # of the points: a right answer that spends too much has the idea, and half of what was asked
+FOLDER = ".progress"  # beside the reader's copies
+ASKED = "COURSE_LIB_PROGRESS"  # a folder: keep it there, also in a test
 
 # The marker of a <summary> goes with `display: list-item`; the theme's own colours make it a button in light and dark.
 BUTTON = ("display: inline-block; cursor: pointer; padding: 0.1em 0.8em; border-radius: 3px; "
@@ -88,3 +104,165 @@ def hint_buttons(hints: tuple[str, ...]) -> str:
         html = (f'<details style="margin-top: 0.4em"><summary style="{BUTTON}">hint {number}</summary>'
                 f'<div style="margin: 0.4em 0; white-space: {font}">{escape(text)}</div>{html}</details>')
     return html
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The best and the last result of one exercise, as shares of its points: the points may change with the course."""
+
+    best: float = 0.0
+    last: float = 0.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One exercise in the table."""
+
+    number: str
+    function: str
+    out_of: int
+    kept: Shares | None  # None: never checked
+    link: str  # relative to the notebook; empty where there is no such file
+
+    @property
+    def points(self) -> float:
+        """Points of the best answer so far; 0 where none was checked."""
+        return self.out_of * self.kept.best if self.kept else 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are points left to win."""
+        return self.points < self.out_of
+
+    def words(self) -> str:
+        """The points in words, and those of the last answer where an earlier one was better."""
+        if self.kept is None:
+            return "not checked yet"
+        later = f", once; {self.out_of * self.kept.last:g} the last time" * (self.kept.last < self.kept.best)
+        return f"{self.points:g} of {self.out_of} points{later}"
+
+
+@dataclass(frozen=True, repr=False)
+class Progress(Drawn):
+    """The points of all exercises and chapters; it draws itself as a table."""
+
+    lines: tuple[Line, ...]
+    trouble: str = ""  # what could not be read
+
+    def chapters(self) -> dict[int, list[Line]]:
+        """The lines of each chapter."""
+        found: dict[int, list[Line]] = {}
+        for line in self.lines:
+            found.setdefault(int(line.number.partition(".")[0]), []).append(line)
+        return found
+
+    def finding(self) -> str:
+        begun = [f"chapter {chapter}: {total(lines)}{open_ones(lines)}" for chapter, lines in self.chapters().items()
+                 if any(line.kept for line in lines)]
+        return "; ".join([*begun, f"in all {total(self.lines)}", *([self.trouble] if self.trouble else [])])
+
+    def html(self) -> str:
+        chapters = "".join(
+            f"<details{' open' * is_under_way(lines)}><summary>chapter {chapter}: {total(lines)}</summary>"
+            f"<table>{''.join(row(line) for line in lines)}</table></details>"
+            for chapter, lines in self.chapters().items())
+        trouble = f"<p>{escape(self.trouble)}</p>" * bool(self.trouble)
+        return f"<p><b>In all {total(self.lines)}</b></p>{trouble}{chapters}"
+
+
+def is_under_way(lines: list[Line]) -> bool:
+    """Whether some of a chapter is done or tried, and some is open."""
+    return any(line.kept for line in lines) and any(line.is_open for line in lines)
+
+
+def total(lines: list[Line] | tuple[Line, ...]) -> str:
+    """Points of these exercises, of how many."""
+    return f"{sum(line.points for line in lines):g} of {sum(line.out_of for line in lines)} points"
+
+
+def open_ones(lines: list[Line]) -> str:
+    """The numbers of exercises that are still open; "" where there are none."""
+    numbers = ", ".join(line.number for line in lines if line.is_open)
+    return f", open: {numbers}" * bool(numbers)
+
+
+def row(line: Line) -> str:
+    """One exercise as a row of the HTML table, linked where its notebook is known."""
+    name = f"{line.number} {escape(line.function)}"
+    linked = f'<a href="{escape(line.link)}">{name}</a>' if line.link else name
+    sign = "○" if line.is_open else "✓"
+    return (f'<tr><td style="text-align: left">{sign} {linked}</td>'
+            f'<td style="text-align: left">{escape(line.words())}</td></tr>')
+
+
+def progress() -> Progress:
+    """What the reader has reached so far, by exercise and by chapter."""
+    folder, lines, damaged = progress_folder(), [], []
+    for chapter in folders():
+        for number, (function, out_of) in recorded.of_chapter(chapter)["exercises"].items():
+            kept, aside = read(folder / f"{number}.json")
+            damaged += [aside] if aside else []
+            lines.append(Line(number, function, out_of, kept, link_to(chapter)))
+    trouble = [f"could not be read and begins anew: {', '.join(damaged)}"] * bool(damaged)
+    if any((each / EXAMPLES).exists() for each in folders().values()):
+        trouble.append("this copy gives no points: your teacher's grader does")
+    return Progress(tuple(lines), "; ".join(trouble))
+
+
+def keep(report: Report) -> None:
+    """Remember the verdict, if a reader is at work; a folder that cannot be written is no error of `check`."""
+    if ASKED not in os.environ and ("NBGRADER_EXECUTION" in os.environ or stable_output()):
+        return
+    path = progress_folder() / f"{report.number}.json"
+    try:
+        before, _ = read(path)
+        share = report.points / report.out_of
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            json.dump({"best": max(share, before.best if before else 0.0), "last": share}, file)
+        os.replace(file.name, path)  # whole or not at all, whoever reads meanwhile
+    except OSError:
+        pass
+
+
+def read(path: Path) -> tuple[Shares | None, str]:
+    """What is kept at `path`, and the name under which a damaged file was put aside ("": it was not)."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        kept = Shares(float(found["best"]), float(found["last"]))
+        if not (0 <= kept.best <= 1 and 0 <= kept.last <= 1):
+            raise ValueError(path)
+        return kept, ""
+    except OSError:
+        return None, ""
+    except (ValueError, KeyError, TypeError):
+        aside = path.with_suffix(".damaged")
+        try:
+            os.replace(path, aside)
+        except OSError:
+            pass
+        return None, aside.name
+
+
+def progress_folder() -> Path:
+    """The folder of what is kept: the reader's workspace, or else a folder at home."""
+    if os.environ.get(ASKED):
+        return Path(os.environ[ASKED])
+    root = root_of(Path.cwd())
+    if root is None:
+        return Path.home() / ".course_lib" / FOLDER
+    return (root if (root / ".given.json").exists() else root / "workspace") / FOLDER
+
+
+def root_of(folder: Path) -> Path | None:
+    """The nearest folder above that has notebooks and exercises: the reader's copies, or the course itself."""
+    return next((each for each in (folder, *folder.parents)
+                 if (each / "notebooks").is_dir() and (each / "exercises").is_dir()), None)
+
+
+def link_to(chapter: int) -> str:
+    """The way from the notebook to the exercises of `chapter`."""
+    root = root_of(Path.cwd())
+    found = sorted(root.glob(f"exercises/{chapter:02}_*/{chapter:02}_*.ipynb")) if root else []
+    found = [path for path in found if path.stem == path.parent.name]  # not a newer copy beside it
+    return Path(os.path.relpath(found[0], Path.cwd())).as_posix() if found else ""

@@ -1,36 +1,43 @@
 """`check("2.1", my_ring_reduce_scatter)`: the reader's function on real ranks, and what to make of the outcome.
 
-It is feedback, not marks: the function runs in processes of the reader's own, and could tell them anything.
+It is feedback, not marks: the function runs in processes of the reader's own, and could tell them anything. Behind
+`check` stand the reader's errors in the reader's own lines, and a search for the course's answers in what was written.
 """
 
+import dis
 import inspect
 import io
 import math
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from course_lib.grading import recorded
-from course_lib.grading.borrowed import find_course_answers
 from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, SentBytes, Trial
-from course_lib.grading.explain import explain
-from course_lib.grading.points import keep
 from course_lib.grading.registry import exercise
-from course_lib.grading.report import Report, Verdict
+from course_lib.grading.report import Report, Verdict, keep
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
-from course_lib.grading.trusted.inside.student_code import ASKED
-from course_lib.runtime import LaunchError, Results, launch, record_communication
+from course_lib.grading.trusted.inside.student_code import ASKED, own_answers
+from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, Results, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
 
 Attempts = Callable[[Exercise, Callable, Trial], Results]  # `attempt` on the ranks of a trial; raises LaunchError
+# A place that is not the reader's: the grader's, torch's, any other library's.
+OURS = re.compile(r"\s*(course_lib[/\\]|\S*(?:on_rank|judge\w*)\.py|\S*site-packages[/\\]|\S*lib[/\\]python3)")
+# f() missing 1 required positional argument, f() takes 1 positional argument but 2 were given
+MISFIT = re.compile(r"TypeError: (?:\S*\.)?(\w+)\(\) (?:missing (\d+) required positional|takes .*? but (\d+) "
+                    r"(?:positional arguments? )?(?:was|were) given)")
+AT = re.compile(r"( failed) at (.*?, line \d+)")
 
 
 class NotPassed(AssertionError):
@@ -224,3 +231,121 @@ def traffic_of(log: CommunicationLog, world_size: int) -> SentBytes:
             peer = event.peer if event.op == "send" else (event.rank + 1) % world_size
             sent[event.rank][peer] += math.ceil(event.sent_bytes or 0)
     return SentBytes(sent, exact=True)
+
+
+def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
+    """The error in the reader's own lines, and what it means in this exercise."""
+    said, _, hint = str(error).partition("  Hint: ")
+    lines = [line for line in said.splitlines() if line.strip() and not line.strip().startswith("(raised inside")]
+    lines = readers_lines(lines, asked.function)
+    hint = " ".join(hint.split())  # it is wrapped there
+    if isinstance(error, Deadlock) or (isinstance(error, LaunchTimeout) and error.all_wait):
+        circle = circle_of(error.waits)
+        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint.partition(' Hint: ')[0]}"
+        hint = ""
+    elif isinstance(error, LaunchTimeout):
+        hint = "Does a loop never end?"
+    return "\n".join([*lines, *explain_parameters(said, function), *asked.meaning(said),
+                      *([hint[:1].upper() + hint[1:]] if hint else [])])
+
+
+def explain_parameters(said: str, function: Callable) -> list[str]:
+    """Where a call does not fit: the learner's own line beside what was expected."""
+    found = MISFIT.search(said)
+    if not found:
+        return []
+    name, missing, given = found[1], found[2], found[3]
+    method = name.rpartition(".")[2]
+    if method in ("forward", "backward") and name != function.__name__:
+        return [f"Expected {method}(ctx, ...): it begins with ctx, and is a staticmethod."]
+    if name != function.__name__:
+        return []
+    parameters = inspect.signature(function).parameters.values()
+    needed = sum(each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+                 for each in parameters)
+    expected = int(given) if given else needed - int(missing)
+    return [f"Yours is  def {name}{inspect.signature(function)}  (line {function.__code__.co_firstlineno}): "
+            f"expected {expected} parameter{'s' * (expected != 1)}."]
+
+
+def readers_lines(lines: list[str], function: str) -> list[str]:
+    """A traceback without the grader's and libraries' lines; a failure among those is said to be in the call."""
+    start = next((at for at, line in enumerate(lines) if line.startswith("Traceback of rank")), len(lines))
+    stack = [line for line in lines[start + 1:] if not OURS.match(line)]
+    failed = AT.search(lines[0])
+    if failed and OURS.match(failed[2]):
+        place = stack[-1].strip().partition(" in ")[0] if stack else ""
+        lines[0] = lines[0].replace(failed[0], failed[1] + (f" at {place}" if place else f" calling {function}"))
+    return lines[:start] + (lines[start:start + 1] + stack if stack else [])
+
+
+def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:
+    """Ranks each of which waits for the next, and the last for the first; empty where there are none."""
+    for start in sorted(waits):
+        path = [start]
+        while path[-1] in waits and waits[path[-1]][1] not in path:
+            path.append(waits[path[-1]][1])
+        if path[-1] in waits:
+            return path[path.index(waits[path[-1]][1]):]
+    return []
+
+
+def explain_circle(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
+    """The circle in a sentence, and the way out."""
+    kinds = {waits[rank][0] for rank in circle}
+    verb = {"send": "sends to", "recv": "waits for a message from"}
+    around = ", which ".join(f"{verb[waits[rank][0]]} rank {waits[rank][1]}" for rank in circle)
+    if kinds == {"send"}:
+        return (f"it hangs in a circle of sends that nobody receives: rank {circle[0]} {around}. A send waits for its "
+                "receiver. Start the send and the receive together, as exchange does.")
+    if kinds == {"recv"}:
+        return (f"it hangs in a circle of receives: rank {circle[0]} {around}. No such message is on "
+                "its way: what rank a sends to rank b, rank b receives from source a. Are the two mixed up?")
+    return (f"it hangs in a circle: rank {circle[0]} {around}. Compare the order of the calls: what one rank sends, "
+            "the other has to receive in the same step.")
+
+
+def find_course_answers(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
+    """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name).
+
+    Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
+    """
+    seen.add(function)
+    found = set()
+    for name in loaded_names(function.__code__):
+        first, *attributes = name.split(".")
+        value = function.__globals__.get(first)
+        module = name if value is None else value_module(value)
+        if inspect.ismodule(value):
+            module = ".".join([value.__name__, *attributes])
+        if package := own_answers(module):
+            found.add((package, name))
+        elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
+            found |= find_course_answers(value, seen)
+    return found
+
+
+def loaded_names(code: CodeType) -> Iterator[str]:
+    """The globals that `code` reads, with the attributes that follow (dist.get_rank), and what it imports."""
+    imported = chain = ""
+    for instruction in dis.get_instructions(code):
+        if chain and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            chain += f".{instruction.argval}"
+            continue
+        if chain:
+            yield chain
+        is_ours = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "course_lib"  # imported inside
+        chain = instruction.argval if instruction.opname == "LOAD_GLOBAL" or is_ours else ""
+        if instruction.opname == "IMPORT_NAME":
+            imported = instruction.argval
+            yield imported
+        if instruction.opname == "IMPORT_FROM" and imported == "course_lib":
+            yield f"{imported}.{instruction.argval}"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from loaded_names(constant)
+
+
+def value_module(value: Any) -> str:
+    """Where `value` was defined, empty for what does not say."""
+    return str(getattr(value, "__module__", ""))

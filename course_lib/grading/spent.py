@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from course_lib.grading.compare import number
-from course_lib.grading.sketch import Sketch
+from course_lib.grading.compare import Sketch, number
 from course_lib.pictures.units import human_bytes
 
 SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, but shown only of answers that fail

@@ -1,4 +1,4 @@
-"""Attempts on ranks that stay, for whoever judges many answers one after the other: tools/answers.py.
+"""Attempts on ranks that stay, for whoever judges many answers one after the other: tools/exercises.py.
 
 A call in ranks that stay costs a millisecond of a core for each rank, where new ranks take tens of them. Every attempt
 finds what it would find on new ranks: the same random numbers, and no message of the one before.

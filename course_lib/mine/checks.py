@@ -11,11 +11,10 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.borrowed import find_course_answers
 from course_lib.grading.exercise import SEED, Exercise, Trial, ranks_of
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.selfstudy import attempt, check_exercise, conclude
+from course_lib.grading.selfstudy import attempt, check_exercise, conclude, find_course_answers
 from course_lib.runtime import LaunchError, launch
 from course_lib.runtime.instruments import recordings
 from course_lib.runtime.instruments.communication import CommunicationLog

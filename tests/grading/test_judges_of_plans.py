@@ -14,16 +14,10 @@ from course_lib.costs.activations import activation_bytes_per_layer
 from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.links import Link, collective_time
 from course_lib.facts import Shape, accelerator, model
+from course_lib.grading.chapters import load
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import SentBytes
-from course_lib.grading.judges.collectives.choice import lost_share
-from course_lib.grading.judges.hybrid_parallel import gradients, layouts
-from course_lib.grading.judges.models import ROUNDING
-from course_lib.grading.judges.pipeline_parallel import plans
-from course_lib.grading.judges.planner import causes, missing, reading, runs
-from course_lib.grading.judges.planner.memory import CUTS
-from course_lib.grading.judges.planner.plans import AXES, costs_of, seconds_of
-from course_lib.grading.judges.planner.published import CAUSES, dense_runs
+from course_lib.grading.gradients import ROUNDING
 from course_lib.grading.registry import exercise
 from course_lib.hybrid_parallel import ParallelLayout
 from course_lib.pipeline_parallel import one_f_one_b, simulate
@@ -32,6 +26,8 @@ from course_lib.planner.candidates import with_zero
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate, estimate_job
 
+plans, layouts, gradients = load(4, "judge_plans"), load(9, "judge_layouts"), load(9, "judge_gradients")
+fastest, reading, runs, terms = (load(10, f"judge_{name}") for name in ("plans", "reading", "runs", "terms"))
 NOTHING = SentBytes([[0]], exact=True)
 SEEDS = pytest.mark.parametrize("seed", range(3))
 
@@ -58,8 +54,8 @@ def test_a_choice_of_algorithm_loses_what_it_loses_at_its_worst_size_and_nothing
         chosen = factor * min(crossover, alpha / beta)
         near = [chosen * by for by in (1 - 1e-9, 1 + 1e-9) if math.isfinite(chosen)]
         lost = max(times(M)[M >= chosen] / min(times(M)) - 1 for M in (*sizes, *near))
-        assert lost_share((alpha, beta, n), chosen) == pytest.approx(lost, abs=1e-6)
-    assert lost_share((alpha, beta, n), crossover) == pytest.approx(0, abs=1e-9)
+        assert load(2, "judge").lost_share((alpha, beta, n), chosen) == pytest.approx(lost, abs=1e-6)
+    assert load(2, "judge").lost_share((alpha, beta, n), crossover) == pytest.approx(0, abs=1e-9)
 
 
 def test_no_cut_is_better_than_the_librarys_which_is_par_and_what_comes_into_a_stage_the_one_before_gives():
@@ -173,7 +169,7 @@ def test_gradients_have_a_card_for_each_rank_of_their_ring_in_a_node(dp, tp, pp,
 # ---- chapter 10: memory, layouts, runs
 
 def held_by(l, h, V, s, B, stage, dp, tp, pp, rows=1, zero=1, recompute=0):
-    layout = dict(zip(CUTS, (dp, tp, pp, rows, zero, recompute)))
+    layout = dict(zip(fastest.CUTS, (dp, tp, pp, rows, zero, recompute)))
     return exercise("10.1").solve([[l, h, V, s, B, layout, stage]])[0]
 
 
@@ -200,7 +196,7 @@ def test_the_bytes_of_a_rank_are_2_4_and_12_cut_as_zero_says_and_megatrons_layer
 @SEEDS
 def test_under_every_cap_a_layout_fits_and_no_rounding_decides_which(seed):
     for asked in drawn("10.3", seed):
-        costs, cap = costs_of(*asked), asked[7]
+        costs, cap = fastest.costs_of(*asked), asked[7]
         least = min(step for held, step in costs.values() if held <= cap)
         assert not any(math.isclose(held, cap, rel_tol=1e-6) and step < 1.001 * least for held, step in costs.values())
 
@@ -211,7 +207,7 @@ def test_the_run_that_is_to_be_beaten_fits_and_is_beaten(seed):
         run, seconds, batch_rows, per_node, slower, fit = trial.inputs[0]
         assert run in fit and run["tp"] > 1 < run["dp"]
         assert seconds["bubble"] == (seconds["matmul"] + seconds["tp"]) * (run["pp"] - 1) * run["dp"] / batch_rows
-        steps = [sum(seconds_of(its, run, seconds, batch_rows, per_node, slower).values()) for its in fit]
+        steps = [sum(fastest.seconds_of(its, run, seconds, batch_rows, per_node, slower).values()) for its in fit]
         assert min(steps) <= sum(seconds.values())
 
 
@@ -219,7 +215,7 @@ def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
     run, seconds, batch_rows, per_node, slower, fit = exercise("10.4").trials(0)[2].inputs[0]
 
     def sent_per_rank(its):
-        dp, tp, pp = (its[axis] for axis in AXES)
+        dp, tp, pp = (its[axis] for axis in fastest.AXES)
         return batch_rows / dp * 60 / pp * (tp - 1) / tp, (dp - 1) / dp / (tp * pp)  # of 60 layers
 
     def wire(cause, its):
@@ -229,7 +225,7 @@ def test_seconds_of_tp_and_dp_follow_what_a_rank_sends():
         return slower if cause == "tp" or its["tp"] == 1 else 2 * slower
 
     for its in fit:
-        took = seconds_of(its, run, seconds, batch_rows, per_node, slower)
+        took = fastest.seconds_of(its, run, seconds, batch_rows, per_node, slower)
         for cause, here, there in zip(("tp", "dp"), sent_per_rank(its), sent_per_rank(run)):
             assert math.isclose(took[cause], seconds[cause] * wire(cause, its) * here / wire(cause, run) / there)
 
@@ -276,11 +272,11 @@ def test_zero_divides_in_the_exercise_what_it_divides_in_the_planner():
 
 @SEEDS
 def test_the_wrong_term_leaves_clearly_less_error_than_any_other(seed):
-    published = {run.measured for run in dense_runs()}
+    published = {run.measured for run in terms.dense_runs()}
     for trial in exercise("10.7").trials(seed)[1:]:
         planned, measured = trial.inputs[0]
-        left = {(cause, factor): causes.error_left(planned, measured, cause, factor)
-                for cause, factor in product(CAUSES, causes.FACTORS)}
+        left = {(cause, factor): terms.error_left(planned, measured, cause, factor)
+                for cause, factor in product(terms.CAUSES, terms.FACTORS)}
         least, second = sorted(left.values())[:2]
         assert left[tuple(trial.hidden)] == least and second > 1.5 * least and set(measured) <= published
 
@@ -289,7 +285,7 @@ def test_the_wrong_term_leaves_clearly_less_error_than_any_other(seed):
 def test_unseen_runs_come_without_their_steps_and_a_par_that_mistaken_terms_miss(seed):
     for trial in exercise("10.8").trials(seed)[1:]:
         (fitted, unseen), hidden = trial.inputs[0], trial.hidden
-        _, mistakes = missing.errors_of(fitted, [run | {"measured": step}
+        _, mistakes = terms.errors_of(fitted, [run | {"measured": step}
                                                  for run, step in zip(unseen, hidden["measured"])])
         assert hidden["par"] < min(mistakes) and hidden["par"] < hidden["before"]
         assert not any("measured" in run for run in unseen)

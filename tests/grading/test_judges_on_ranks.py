@@ -19,20 +19,17 @@ from course_lib.costs.overlap import smallest_ffn_size
 from course_lib.costs.splitting import largest_t, split_layer_bytes
 from course_lib.expert_parallel import capacity_mask, route
 from course_lib.facts import Shape, measured_collectives
+from course_lib.grading.chapters import load
 from course_lib.grading.compare import alike
 from course_lib.grading.exercise import SentBytes, Trial
-from course_lib.grading.judges.calls import sent_by
-from course_lib.grading.judges.data_parallel.plans import faults, step_share
-from course_lib.grading.judges.expert_parallel import dispatch
-from course_lib.grading.judges.sequence_parallel import numbers
-from course_lib.grading.judges.zero.hooks import memory_usage
-from course_lib.grading.on_rank import sequence_parallel as on_rank
-from course_lib.grading.on_rank.expert_parallel import kind_of
-from course_lib.grading.on_rank.zero import NothingPastItsStorage, await_release, piece_data
+from course_lib.grading.kinds import sent_by
 from course_lib.grading.registry import exercise
 from course_lib.runtime import launch
 from course_lib.sequence_parallel import layout_order
 from course_lib.zero import device_memory, held_bytes
+
+plans, dispatch, numbers = load(3, "judge_plans"), load(8, "judge_routing"), load(7, "judge")
+attention, stage_3 = load(7, "on_rank"), load(6, "on_rank")
 
 # ---- chapter 3
 
@@ -56,16 +53,16 @@ def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_sy
 def test_shards_are_refused_for_what_is_wrong_with_them_and_an_order_that_is_counted_through_is_not_shuffled():
     for shards, words in (([[0], [1]], "1 of 3 samples are on no rank"), ([[0, 1], [2, 0]], "1 come twice: the parts"),
                           ([[0, 1, 2], []], "differ by one at most"), ([[0, 3], [1]], "there are indices from 0 to 3")):
-        assert words in next(faults([shards], 3))
-    assert list(faults([[[0, 2, 4, 6], [1, 3, 5, 7]], [[7, 2, 4, 6], [1, 3, 5, 0]]], 8)) == []
+        assert words in next(plans.faults([shards], 3))
+    assert list(plans.faults([[[0, 2, 4, 6], [1, 3, 5, 7]], [[7, 2, 4, 6], [1, 3, 5, 0]]], 8)) == []
     N = 2001
     for step in (1, 7, 1000):
         order = [step * index % N for index in range(1, N + 1)]
         epochs = [[order[:1000], order[1000:]], [order[9:1009], order[1009:] + order[:9]]]
-        assert any("equally far apart" in fault for fault in faults(epochs, N))
+        assert any("equally far apart" in fault for fault in plans.faults(epochs, N))
     for seed in range(50):
         order = torch.randperm(N, generator=torch.Generator().manual_seed(seed)).tolist()
-        assert max(step_share(order[:1001], N), step_share(order[1::2], N)) < 0.01  # where 0.05 is allowed
+        assert max(plans.step_share(order[:1001], N), plans.step_share(order[1::2], N)) < 0.01  # where 0.05 is allowed
 
 
 def test_numbers_of_chapter_3_make_backward_and_all_reduce_take_equally_long():
@@ -119,7 +116,7 @@ def test_at_the_most_devices_the_slower_pass_computes_as_long_as_it_sends():
 
 def test_weighing_waits_for_what_is_about_to_be_freed_and_not_for_ever():
     falling = iter([30, 20, 10, 0])
-    assert await_release(lambda: next(falling), 10) == 10 and await_release(lambda: 30, 10) == 30
+    assert stage_3.await_release(lambda: next(falling), 10) == 10 and stage_3.await_release(lambda: 30, 10) == 30
 
 
 @pytest.mark.parametrize("write", [lambda weight: weight.copy_(torch.ones(3)), lambda weight: weight.data.mul_(2),
@@ -127,7 +124,7 @@ def test_weighing_waits_for_what_is_about_to_be_freed_and_not_for_ever():
                          ids=["copied", "multiplied", "out"])
 def test_a_write_past_the_end_of_a_storage_is_an_error_and_not_a_crash(write):
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64), requires_grad=False)
-    with NothingPastItsStorage():
+    with stage_3.NothingPastItsStorage():
         for num_bytes in (0, 12):
             weight.untyped_storage().resize_(num_bytes)
             assert torch.empty_like(weight).detach().shape == (3,)  # nothing is written
@@ -139,11 +136,12 @@ def test_a_write_past_the_end_of_a_storage_is_an_error_and_not_a_crash(write):
 
 def test_what_has_no_memory_or_is_no_tensor_is_told_in_words():
     piece = torch.arange(3.0)
-    assert torch.equal(piece_data(piece), piece)
+    assert torch.equal(stage_3.piece_data(piece), piece)
     piece.untyped_storage().resize_(0)
-    assert [piece_data(each) for each in (piece, None, 3)] == ["a tensor whose storage is empty", None, "an int"]
+    words = [stage_3.piece_data(each) for each in (piece, None, 3)]
+    assert words == ["a tensor whose storage is empty", None, "an int"]
     kinds = {"nothing (None)": None, "a tensor": piece, "(a tensor, a function)": (piece, len)}
-    assert all(kind_of(returned) == words for words, returned in kinds.items())
+    assert all(load(8, "on_rank").kind_of(returned) == words for words, returned in kinds.items())
 
 
 @pytest.mark.parametrize("held, words", [
@@ -152,7 +150,7 @@ def test_what_has_no_memory_or_is_no_tensor_is_told_in_words():
 def test_what_outlives_its_use_is_told_by_the_first_point_at_which_it_is_there(held, words):
     answers = [{"held": [list(look) for look in zip(("at first", "in forward", "in the end"), each)]}
                for each in ([10, 10, 10], held)]
-    complaint = memory_usage(answers, 10, "weights").complaint
+    complaint = load(6, "judge_shards").memory_usage(answers, 10, "weights").complaint
     assert words in (complaint or "") and bool(complaint) == bool(words)
 
 
@@ -172,7 +170,7 @@ def test_what_is_uneven_about_one_document_is_the_chapters_imbalance(layout):
 def test_a_block_that_nobody_sends_or_receives_while_the_one_before_is_used_is_named():
     asked = exercise("7.4")
     trial = next(trial for trial in asked.trials(seed=1) if trial.world_size == 3)
-    both = [on_rank.SEND, on_rank.RECEIVE]
+    both = [attention.SEND, attention.RECEIVE]
 
     def flaw(under_way):
         calls = [["send", 8, 8.0]] * 2
@@ -186,7 +184,7 @@ def test_a_block_that_nobody_sends_or_receives_while_the_one_before_is_used_is_n
 def calls_under_way():
     """What is open at six moments on one of two ranks."""
     other, block, seen = 1 - dist.get_rank(), torch.zeros(2), []
-    with on_rank.open_calls() as calls:
+    with attention.open_calls() as calls:
         waiting = [dist.isend(block, other)]
         seen.append(calls.directions())
         waiting.append(dist.irecv(block.clone(), other))
@@ -206,7 +204,7 @@ def calls_under_way():
 
 
 def test_a_message_is_under_way_from_its_call_until_somebody_waits_for_it():
-    send, both = [on_rank.SEND], [on_rank.SEND, on_rank.RECEIVE]
+    send, both = [attention.SEND], [attention.SEND, attention.RECEIVE]
     for seen in launch(calls_under_way, world_size=2, device="cpu"):
         assert seen == [send, both, both[1:], both, [], []]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from course_lib.grading import recorded
+from course_lib.grading.compare import sketch
 from course_lib.grading.recorded import Mistake, Seen
-from course_lib.grading.sketch import sketch
 from course_lib.grading.spent import Judgement, Spent
 
 LONG = torch.arange(1000.0, dtype=torch.float64)

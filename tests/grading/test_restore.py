@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbgrader import utils
 
-from course_lib.grading.trusted.restore import Original, functions_of, restore
+from course_lib.grading.trusted.notebooks import Original, functions_of, restore
 from tests.grading.submissions import OWN, SUBMISSIONS, WRONG, cell_of, notebook_of, of_student
 
 

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from course_lib.grading import check, recorded, selfstudy
+from course_lib.grading.chapters import load
 from course_lib.grading.exercise import SentBytes
-from course_lib.grading.explain import circle_of, explain_parameters
-from course_lib.grading.judges.collectives.plans import fewest_steps, steps_of_tree
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.selfstudy import check_exercise
+from course_lib.grading.selfstudy import check_exercise, circle_of, explain_parameters
 from course_lib.grading.staying import StayingAttempts
 from tests.grading import toy_exercises as toys
 from tests.grading.toy_exercises import PassOn, PassOnInPlace, by_a_helper, honest
@@ -187,4 +186,5 @@ def test_a_circle_is_found_wherever_it_lies_and_a_forward_without_ctx_is_told_of
     (1, [], 0, 0)])
 def test_steps_are_counted_from_who_told_whom(n, told, src, steps):
     traffic = SentBytes([[8 * ((a, b) in told) for b in range(n)] for a in range(n)], exact=True)
-    assert fewest_steps(traffic, src) == steps and (steps_of_tree(4), steps_of_tree(1)) == (2, 0)
+    judge = load(2, "judge")
+    assert judge.fewest_steps(traffic, src) == steps and (judge.steps_of_tree(4), judge.steps_of_tree(1)) == (2, 0)

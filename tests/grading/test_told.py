@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from course_lib.grading.chapters import load
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
-from course_lib.grading.judges.pipeline_parallel import backward
 from course_lib.grading.registry import exercise
 
 Answers = list[Any]
@@ -33,7 +33,7 @@ def told(words: str, number: str, place: int, change: Callable[[Exercise, Trial,
 def passed_on(change: Callable[[list[dict], list[list[int]]], Any]) -> Callable[[Exercise, Trial, Answers], Case]:
     """Three ranks that send each gradient as soon as it is there, but for `change`."""
     def make(asked: Exercise, trial: Trial, right: Answers) -> Case:
-        tied, needed, both = backward.needed_bytes(trial)
+        tied, needed, both = load(4, "judge_backward").needed_bytes(trial)
         assert both == tied + needed
         answers = [{"gradients": gradients, "messages": [["send", rank - 1, 48]] * 4 if rank else [],
                     "order": [[number, number * bool(rank), number] for number in range(4)]}

@@ -15,7 +15,7 @@ from nbgrader import utils
 from course_lib.grading import registry
 from course_lib.grading.report import Verdict
 from course_lib.grading.spent import Spent
-from course_lib.grading.trusted import mailroom, preprocessor, sandbox
+from course_lib.grading.trusted import preprocessor, replies, sandbox
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.inside.main import WAITED
 from course_lib.grading.trusted.replies import NoAnswers
@@ -230,8 +230,8 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
 def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_limit(
         monkeypatch, lost_s, at_most_s, elapsed, left):
     clock = [100.0]
-    monkeypatch.setattr(mailroom, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    deadline = mailroom.Deadline(20.0, lambda elapsed_s: lost_s)
+    monkeypatch.setattr(replies, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    deadline = replies.Deadline(20.0, lambda elapsed_s: lost_s)
     if at_most_s:
         deadline.at_most(at_most_s)
     clock[0] += elapsed

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from course_lib.grading import recorded
-from course_lib.grading.registry import CHAPTERS
+from course_lib.grading.chapters import folders
 from tools.handout.__main__ import begin_history, hand_out
 from tools.solutions import SOLUTIONS, code_cells, hints
 
@@ -79,7 +79,7 @@ def test_no_four_lines_of_a_solution_are_in_a_file_and_its_history_is_these_file
 
 def test_no_sentence_about_a_mistake_and_no_last_hint_is_in_it(copy):
     secret = {hint[2] for path in SOLUTIONS.values() for hint in hints(path).values()}
-    secret |= {mistake.says for chapter in CHAPTERS for number in recorded.of_chapter(chapter)["exercises"]
+    secret |= {mistake.says for chapter in folders() for number in recorded.of_chapter(chapter)["exercises"]
                for mistake in recorded.mistakes(number) if len(mistake.says) > 60}
     lessons = "\n".join(text for where, text in texts(copy) if where.startswith("notebooks/"))
     secret = {each for each in secret if each not in lessons}  # one is shown in a lesson, on purpose
@@ -91,9 +91,8 @@ def test_no_sentence_about_a_mistake_and_no_last_hint_is_in_it(copy):
 def test_no_judge_no_grader_and_no_test_is_in_it_and_agents_are_asked_to_teach_and_not_to_solve(copy):
     paths = [where for where, _ in texts(copy)]
     assert not [path for path in paths if path.startswith(("solutions/", "tests/", "docs/teaching/", "benchmarks/"))]
-    assert not [path for path in paths if "grading/judges/" in path and path.endswith(".py")
-                and path != "course_lib/grading/judges/__init__.py"]
-    assert not [path for path in paths if re.search("wrong_answers|right_answers|hints.md|terms|gradebook", path)]
+    assert not [path for path in paths if re.search("judge|answers|hints.md|right_mutants|gradebook", path)]
+    assert not {f"course_lib/grading/{name}.py" for name in ("kinds", "gradients")} & {*paths}
     assert {"AGENTS.md", "README.md", "Makefile", "notebooks/02_collectives.ipynb",
             "exercises/02_collectives/02_collectives.ipynb"} <= {*paths}
     text = (copy / "AGENTS.md").read_text(encoding="utf-8")

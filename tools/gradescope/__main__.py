@@ -26,6 +26,9 @@ def pack(name: str, target: Path) -> Path:
         raise ValueError(f"there is no assignment {name!r}: expected one of {', '.join(assignments())}")
     library = [path for path in sorted((ROOT / "course_lib").rglob("*"))
                if path.is_file() and "__pycache__" not in path.parts]
+    # Of other chapters, too: one exercise's judge may use another's. Answers and hints stay at home.
+    library += [path for path in sorted((ROOT / "solutions").glob("*/*"))
+                if path.name.startswith(("judge", "on_rank", "recorded"))]
     notebooks = [ROOT / part / name / f"{name}.ipynb" for part in ("solutions", "exercises")]
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from course_lib.grading.examples import write_examples
-from course_lib.grading.registry import CHAPTERS, exercises_of
+from course_lib.grading.chapters import folders
+from course_lib.grading.registry import exercises_of, write_examples
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -21,11 +21,11 @@ TAKEN = ("notebooks", "exercises", "course_lib", "images", "docs/glossary.md", "
          "tools/__init__.py", "tools/environment.py", "tools/workspace.py", "tools/lab", "LICENSE", "pyproject.toml",
          "requirements.lock", "environment.yml", ".gitignore")
 # Of the grader only what calls a function on a rank.
-LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
+LEFT_OUT = ("course_lib/grading/marks", "course_lib/grading/trusted", "course_lib/grading/kinds.py",
+            "course_lib/grading/gradients.py")
 TAKEN_AGAIN = ("course_lib/grading/trusted/__init__.py", "course_lib/grading/trusted/inside")
 OWN = ("README.md", "AGENTS.md", "Makefile")  # beside this file
 HINTS = 2  # of three: the last is nearly the code
-JUDGES = '"""The judges stay with your teacher: here `check` runs the docstring\'s example (grading/examples.py)."""\n'
 
 
 def copy(part: str, target: Path) -> None:
@@ -44,27 +44,27 @@ def hand_out(target: Path) -> int:
     for part in TAKEN:
         copy(part, target)
     for part in LEFT_OUT:
-        shutil.rmtree(target / part)
+        shutil.rmtree(target / part) if (target / part).is_dir() else (target / part).unlink()
     for part in TAKEN_AGAIN:
         copy(part, target)
     for name in OWN:
         shutil.copy2(HERE / name, target / name)
-    grading = target / "course_lib" / "grading"
-    for chapter in CHAPTERS:
-        write_examples(grading / "examples", chapter, exercises_of(chapter))
-        write_record(grading / "judges" / "recorded", chapter)
-    (grading / "judges" / "__init__.py").write_text(JUDGES, encoding="utf-8")
+    for chapter, folder in folders().items():
+        there = target / "course_lib" / "grading" / "examples" / folder.name
+        there.mkdir(parents=True)
+        write_examples(there, exercises_of(chapter))
+        write_record(folder, there)
+        if (folder / "on_rank.py").exists():
+            shutil.copy2(folder / "on_rank.py", there)
     return sum(path.is_file() for path in target.rglob("*"))
 
 
-def write_record(folder: Path, chapter: int) -> None:
+def write_record(folder: Path, target: Path) -> None:
     """Functions, points, work in training and the first hints of a chapter; no mistakes."""
-    name = f"{chapter:02}.json"
-    record = json.loads((ROOT / "course_lib" / "grading" / "judges" / "recorded" / name).read_text(encoding="utf-8"))
+    record = json.loads((folder / "recorded.json").read_text(encoding="utf-8"))
     hints = {number: three[:HINTS] for number, three in record["hints"].items()}
-    folder.mkdir(parents=True, exist_ok=True)
     kept = {"exercises": record["exercises"], "work": record["work"], "hints": hints, "mistakes": {}}
-    (folder / name).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (target / "recorded.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 def begin_history(target: Path) -> None:

@@ -17,7 +17,8 @@ from tools.pages import rendered
 ROOT = Path(__file__).resolve().parents[2]
 FORMATTER = HtmlFormatter(lineanchors="L", linenos="inline", anchorlinenos=True, wrapcode=True)
 # What decides exercises stays where solutions stay.
-LEFT_OUT = ("course_lib/grading/judges", "course_lib/grading/marks", "course_lib/grading/trusted")
+LEFT_OUT = ("course_lib/grading/marks", "course_lib/grading/trusted", "course_lib/grading/kinds.py",
+            "course_lib/grading/gradients.py")
 
 
 @cache

@@ -2,10 +2,11 @@
 
 It knows exercises only as `exercise.py` has them, by a registry, and nothing of what they are about.
 
-    preprocessor.py   TrustedGrade, in the place of nbgrader's Execute; restore.py: cells that were doubled or deleted
+    preprocessor.py   TrustedGrade, in the place of nbgrader's Execute
+    notebooks.py      cells that were doubled or deleted, before; the feedback page, after
     grader.py         one notebook's exercises, one after the other, and what a student hears
-    worker.py         starts a worker, asks it for answers and traffic; mailroom.py: what ranks say until time is up
-    replies.py, counters.py    what came back, why something did not, and how much was sent
+    worker.py         starts a worker, asks it for answers and traffic
+    replies.py        what ranks say until time is up, why something did not come back, and how much was sent
     sandbox.py        what a worker is kept from
     inside/           what runs over there: all of this package that a rank can see
 """

@@ -29,7 +29,7 @@ from course_lib.grading.marks.record import ExerciseMark, Record, digest_of, key
 from course_lib.grading.report import OVER_BUDGET, Report
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.grader import Cells, Grader
-from course_lib.grading.trusted.restore import RESTORED
+from course_lib.grading.trusted.notebooks import RESTORED, is_check
 from course_lib.grading.trusted.worker import Limits
 
 
@@ -113,11 +113,6 @@ class TrustedGrade(NbGraderPreprocessor):
         folder = coursedir.format_path(coursedir.source_directory, ".", names["assignment"])
         path = Path(folder, f"{names['notebook']}.ipynb")
         return nbformat.read(path, as_version=4) if path.exists() else None
-
-
-def is_check(cell: NotebookNode) -> bool:
-    """Whether the points of this cell come from running it; the others are marked by hand."""
-    return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
 
 
 def exercise_of(source: str) -> Exercise:

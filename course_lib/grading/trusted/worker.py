@@ -4,7 +4,7 @@
 
 Inputs go to the ranks at the last moment, after the counters were read; tensors come back as bytes that only
 torch.load(weights_only=True) reads, after their sizes were checked. What is sent there of an exercise is the name of
-its `run`, which is all that a rank has to know.
+its `run` and, where that is its chapter's own, the text of on_rank.py: all that a rank has to know.
 """
 
 import json
@@ -24,7 +24,6 @@ import psutil
 
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.trusted import sandbox
-from course_lib.grading.trusted.counters import claimed_traffic, count_traffic, owners_of
 from course_lib.grading.trusted.inside import frames, privileges
 from course_lib.grading.trusted.inside.main import (
     CLOSE_STORE,
@@ -37,8 +36,14 @@ from course_lib.grading.trusted.inside.main import (
     waited_for_core_s,
 )
 from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY, serialize
-from course_lib.grading.trusted.mailroom import RankConnections
-from course_lib.grading.trusted.replies import NoAnswers, read
+from course_lib.grading.trusted.replies import (
+    NoAnswers,
+    RankConnections,
+    claimed_traffic,
+    count_traffic,
+    owners_of,
+    read,
+)
 from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("inside") / "main.py"
@@ -114,9 +119,9 @@ class IsolatedWorker:
         """
         self.exercise = exercise
         self.believed = believed or self.counting_tool is None
-        run, operations = exercise.run, exercise.operations
+        operations = exercise.operations
         refusal = self._ask(CODE, {
-            "run": (run.__module__, run.__name__), "imports": exercise.imports, "function": exercise.function,
+            "run": exercise.rank_side, "imports": exercise.imports, "function": exercise.function,
             "asks": exercise.asks,
             "operations": None if operations is None else sorted(operations), "count_inside": self.believed,
             "cells": cells})

@@ -25,6 +25,7 @@ from course_lib.runtime import context
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_GRADERS = re.compile(r"[/\\]\d\d_\w+[/\\](?:on_rank|judge\w*)\.py$")  # of an exercise, beside its solution
 _DUMPED = re.compile(r'File "(.*)", line (\d+) in (.*)')
 _RUNTIME = os.path.join("course_lib", "runtime")
 _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join(_RUNTIME, "instruments", "pending"),
@@ -58,7 +59,8 @@ class Frame:
         """Whether the reader wrote this line: neither the course, nor torch, nor any installed library."""
         if self.file.startswith("<"):
             return not self.file.startswith("<frozen")
-        return not self.file.startswith((_PACKAGE, *_LIBRARIES)) and "site-packages" not in self.file
+        return not (self.file.startswith((_PACKAGE, *_LIBRARIES)) or "site-packages" in self.file
+                    or _GRADERS.search(self.file))
 
     @property
     def is_communication(self) -> bool:

@@ -84,8 +84,9 @@ def test_the_archive_has_what_gradescope_calls_at_its_top_and_one_chapters_solut
     with zipfile.ZipFile(pack(NAME, tmp_path / "all.zip")) as archive:
         names = set(archive.namelist())
     assert {"setup.sh", "run_autograder"} < {name for name in names if "/" not in name}
-    assert {name for name in names if name.startswith("course/solutions/")} == {f"course/solutions/{NAME}/{NAME}.ipynb"}
-    assert "course/course_lib/grading/judges/recorded/01.json" in names and "course/.grading_key" in names
+    solved = {name for name in names if "/answers" in name or "/hints" in name or name.endswith(".ipynb")}
+    assert solved == {f"course/{part}/{NAME}/{NAME}.ipynb" for part in ("solutions", "exercises")}
+    assert f"course/solutions/{NAME}/recorded.json" in names and "course/.grading_key" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith("gradebook.db")]
 
 

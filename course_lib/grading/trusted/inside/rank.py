@@ -41,7 +41,7 @@ MAX_MESSAGE = 2000  # characters of an error that are kept
 class RankTask:
     """What a rank has to do, all of it known before the fork."""
 
-    run: Callable[[Callable, Any], Any]  # of the exercise, from on_rank/
+    run: Callable[[Callable, Any], Any]  # of the exercise
     function: str
     operations: frozenset[str] | None
     code: Code

@@ -1,1 +1,0 @@
-"""Chapter 3. gradients.py: the mean over all ranks' rows, in five ways; plans.py: what travels, and when."""

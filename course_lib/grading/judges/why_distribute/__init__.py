@@ -1,1 +1,0 @@
-"""Chapter 1. exercises.py: bytes, days, utilisation, the parallel share, rows of text, nodes to order."""

@@ -1,0 +1,181 @@
+"""A notebook before it is graded and after: RestoreCells mends what was handed in, FeedbackPage is what students get.
+
+A cell that was duplicated has the id of its original, and nbgrader ends there; one whose marks were lost, renamed or
+deleted with it costs every mark behind it. So RestoreCells stands before all other preprocessors of `nbgrader
+autograde`, and gives each cell nbgrader's marks as the teacher gave them, whatever has happened to them. The feedback
+is nbgrader's own template, where long lines wrap and the list of contents names the exercises.
+"""
+
+import ast
+import html
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbconvert.exporters import HTMLExporter
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader import utils
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.server_extensions.formgrader import handlers
+from traitlets import default
+from traitlets.config import Config
+
+from course_lib.grading.marks.record import drop_record
+
+RESTORED = "course_restored"  # in a notebook's metadata: what was done, a line each, for the record
+TEMPLATES = Path(__file__).parent / "templates"
+HEADING = re.compile(r"^#+ (\d+\.\d+ .*?)(?: \([\d.]+ points?\))?$", re.MULTILINE)
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """Whether the points of this cell come from running it; the others are marked by hand."""
+    return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
+
+
+@dataclass(frozen=True)
+class Original:
+    """A cell that is locked, checked or a solution, as it was given out."""
+
+    grade_id: str
+    cell_type: str
+    source: str
+    grade: bool
+    solution: bool
+    locked: bool
+    points: float = 0.0
+
+    @property
+    def marks(self) -> dict:
+        """The metadata with which nbgrader knows the cell."""
+        points = {"points": self.points} if self.grade else {}
+        return {"grade": self.grade, "grade_id": self.grade_id, "locked": self.locked, "schema_version": 3,
+                "solution": self.solution, "task": False, **points}
+
+    def is_in(self, cell: NotebookNode) -> bool:
+        """Whether `cell`, which has no marks, is this one by what it holds."""
+        if cell.cell_type != self.cell_type:
+            return False
+        if self.solution and self.cell_type == "code":
+            return bool(functions_of(self.source) & functions_of(cell.source))
+        return bool(self.source.strip()) and cell.source.strip() == self.source.strip()
+
+
+class RestoreCells(NbGraderPreprocessor):
+    """Give each of the teacher's cells its marks back, once; put back what is missing, but for solutions."""
+
+    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base."""
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
+        drop_record(nb)
+        nb.metadata[RESTORED] = restore(nb.cells, originals)
+        for line in nb.metadata[RESTORED]:
+            self.log.warning("%s: %s", names["student"], line)
+        return nb, resources
+
+
+def originals_of(notebook: object) -> list[Original]:
+    """The cells of a notebook in nbgrader's database, in order."""
+    points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+    solutions = {cell.name for cell in notebook.solution_cells}
+    return [Original(cell.name, cell.cell_type, cell.source, cell.name in points, cell.name in solutions, cell.locked,
+                     points.get(cell.name, 0.0)) for cell in notebook.source_cells]
+
+
+def restore(cells: list[NotebookNode], originals: list[Original]) -> list[str]:
+    """Mend `cells` in place; what was done, a line each."""
+    known, seen, done = {each.grade_id for each in originals}, set(), []
+    for cell in reversed(cells):  # of two the last one counts, as it does when the notebook is run
+        marks = cell.metadata.get("nbgrader")
+        grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
+        if marks is not None and (grade_id not in known or grade_id in seen):
+            done.append(f"a cell lost the marks of {grade_id!r}: "
+                        + ("there is another one with them" if grade_id in seen else "nobody gave such a cell out"))
+            del cell.metadata["nbgrader"]
+        seen.add(grade_id)
+    for place, original in enumerate(originals):
+        if original.grade_id in seen:
+            continue
+        found = next((cell for cell in reversed(cells) if "nbgrader" not in cell.metadata and original.is_in(cell)),
+                     None)
+        if found is not None:
+            found.metadata["nbgrader"] = original.marks
+            done.append(f"a cell got the marks of {original.grade_id!r} again: it is the same by what it holds")
+        elif original.grade or not original.solution:
+            cells.insert(place_after(cells, originals[:place]), new_cell(original, any("id" in cell for cell in cells)))
+            done.append(f"{original.grade_id!r} was missing and is there again")
+    return done
+
+
+def place_after(cells: list[NotebookNode], before: list[Original]) -> int:
+    """Behind the last of the cells that come before; at the top where none is there."""
+    ids = {each.grade_id for each in before}
+    return max((place + 1 for place, cell in enumerate(cells)
+                if cell.metadata.get("nbgrader", {}).get("grade_id") in ids), default=0)
+
+
+def new_cell(original: Original, with_id: bool) -> NotebookNode:
+    """The cell as it was given out. with_id: notebooks from before nbformat 4.5 have no ids."""
+    make = new_code_cell if original.cell_type == "code" else new_markdown_cell
+    cell = make(original.source, metadata={"nbgrader": original.marks})
+    if not with_id:
+        del cell["id"]
+    return cell
+
+
+def functions_of(source: str) -> set[str]:
+    """The names of the functions that a cell defines, by lines where it does not parse."""
+    try:
+        return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    except SyntaxError:
+        return {line[4:].partition("(")[0].strip() for line in source.splitlines() if line.startswith("def ")}
+
+
+class FeedbackPage(HTMLExporter):
+    """What `nbgrader generate_feedback` writes."""
+
+    def __init__(self, config: Config | None = None, **kwargs: object) -> None:
+        # nbgrader's converter configures every HTMLExporter; what is said of this class comes before that.
+        config = config or Config()
+        static = config.HTMLExporter.get("extra_template_paths", [])
+        own = Config({"FeedbackPage": {
+            "template_name": "exercise_feedback", "extra_template_basedirs": [str(TEMPLATES), handlers.template_path],
+            "extra_template_paths": [handlers.template_path, *static]}})
+        own.merge(config)
+        super().__init__(config=own, **kwargs)
+
+    @default("export_from_notebook")
+    def _export_from_notebook_default(self) -> None:
+        return None  # not in JupyterLab's menu "Save and Export Notebook As"
+
+    def default_filters(self) -> Iterator[tuple[str, Callable]]:
+        """nbgrader's filters for its template, and one that names exercises in the list of contents."""
+        yield from super().default_filters()
+        yield "name_exercises", name_exercises
+
+
+def name_exercises(page: str, nb: NotebookNode) -> str:
+    """The page with the exercise's heading and points in each line of the contents that says "Test cell"."""
+    for grade_id, heading in headings(nb).items():
+        link = re.escape(f'<a href="#{grade_id}">')
+        page = re.sub(rf"({link})Test cell</a> \(Score: ([\d.]+) / ([\d.]+)\)",
+                      lambda found, heading=heading: f"{found[1]}{html.escape(heading)}</a>, {float(found[2]):g} of "
+                                                     f"{float(found[3]):g} points", page)
+    return page
+
+
+def headings(nb: NotebookNode) -> dict[str, str]:
+    """By the grade_id of a check cell, the heading of its exercise: the last numbered one above."""
+    found: dict[str, str] = {}
+    heading = ""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            heading = (HEADING.findall(cell.source) or [heading])[-1]
+        elif is_check(cell) and heading:
+            found[cell.metadata.nbgrader.grade_id] = heading
+    return found
