@@ -16,7 +16,8 @@ from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
 from course_lib.planner.memory import host_bytes, memory_bytes, needed_bytes
 from course_lib.planner.rates import Rates, rates_of_job
-from course_lib.planner.step import stages_at, step_seconds
+from course_lib.planner.stages import stages_at
+from course_lib.planner.step import step_seconds
 
 # Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
 UNEXPLAINED = 0.047

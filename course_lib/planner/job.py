@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from course_lib.costs.activations import RECOMPUTE
+from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.costs.memory import OPTIMIZERS
 from course_lib.costs.numbers import at_least
 from course_lib.facts import Model, Shape
@@ -12,7 +15,27 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import MEGATRON_CORE, Software
 
-SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p")
+
+@dataclass(frozen=True)
+class ScheduleCost:
+    """What a pipeline schedule costs. in_flight(p, m, stage): micro-batches that a rank holds at most, where it has one
+    chunk. unfilled(F + I + W, W, launches): of these seconds of a stage, those in which it waits for each other stage;
+    None: all, as far as chunks and micro-batches fill them.
+    """
+
+    in_flight: Callable[[int, int, int], int]
+    unfilled: Callable[[float, float, float], float] | None = None
+
+
+# By the names of pipeline_parallel.schedules. What a rank has of v chunks: v > 1 is interleaved 1F1B. W waits in ZB-H1,
+# so F + I - W are left, of whose launches W has a third; ZB-H2 fills all gaps with what it may hold twice as much of.
+SCHEDULES: dict[str, ScheduleCost] = {
+    "1f1b": ScheduleCost(peak_1f1b),
+    "gpipe": ScheduleCost(peak_gpipe),
+    "zb-h1": ScheduleCost(lambda p, m, stage: min(p, m),
+                          lambda all_s, W, launch_s: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
+    "zb-h2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
+}
 OFFLOAD = ("none", "optimizer", "all")
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 # What Megatron-Core can run again alone -> what of costs.activations is then not kept
@@ -132,6 +155,25 @@ class Job:
     def ends_tp(self) -> int:
         """Ranks that the embedding and the read-out are cut over."""
         return 1 if self.layout.pp > 1 and self.software.whole_ends else self.layout.tp
+
+    def bubble_seconds(self, others_s: float, stage_s: float, weight_s: float, launch_s: float) -> float:
+        """Seconds of a step in which the slowest stage waits. others_s: a micro-batch's way through all stages but that
+        one. stage_s: of it on the slowest, of which weight_s for gradients of weights, launch_s waiting for launches.
+
+        Of v chunks fill and drain have one, but with m < p micro-batches each round of chunks waits until the first is
+        around: p - m + (m - 1)/v stages.
+        """
+        p, m, unfilled = self.layout.pp, self.num_microbatches, SCHEDULES[self.schedule].unfilled
+        if unfilled:
+            return others_s * unfilled(stage_s, weight_s, launch_s) / stage_s
+        return others_s * (max(0, p - m) + (min(p, m) - 1) / self.v) / (p - 1) if p > 1 else 0.0
+
+    def in_flight(self, stage: int) -> Fraction:
+        """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v."""
+        p, m = self.layout.pp, self.num_microbatches
+        if self.v > 1 and p > 1 and self.schedule != "gpipe":
+            return Fraction(peak_interleaved(p, m, self.v, stage), self.v)
+        return Fraction(SCHEDULES[self.schedule].in_flight(p, m, stage))
 
     @property
     def num_layers(self) -> int:

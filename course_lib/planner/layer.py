@@ -36,7 +36,7 @@ from course_lib.costs.flops import matmul_seconds
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
 from course_lib.planner.job import MODULES, Job
-from course_lib.planner.rates import Pass, Rates, Seconds, Work, exposed_seconds, work_of
+from course_lib.planner.rates import Pass, Rates, Seconds, Work, hide_message, work_of
 
 
 def attention_sizes(shape: Shape, t: int) -> list[tuple[float, float]]:
@@ -94,7 +94,7 @@ def exposed_messages(work: Work, rates: Rates, one: float, in_node: bool) -> tup
     """
     blocks, entered = len(entries(work)), sum(entries(work))
     if work.software.overlaps_columns:
-        return (entered + blocks) * one, blocks * one + sum(2 * exposed_seconds(one, product, rates.drag)
+        return (entered + blocks) * one, blocks * one + sum(2 * hide_message(one, product, rates.drag)
                                                             for product in column_seconds(work, rates))
     hidden = rates.tensor_hidden if in_node else 0.0
     again = 0 if hidden or work.software.gathers_by_matrix else entered
@@ -286,7 +286,7 @@ def rows_seconds(work: Work, rates: Rates, beside: Seconds) -> float:
     taken = dispatch_seconds(work, rates)
     if not work.software.overlaps_experts:
         return taken
-    return exposed_seconds(taken, beside.matmul + beside.memory, rates.drag)
+    return hide_message(taken, beside.matmul + beside.memory, rates.drag)
 
 
 def attention_seconds(work: Work, rates: Rates) -> tuple[float, float]:
@@ -336,7 +336,7 @@ def ring_seconds(work: Work, rates: Rates, attention_s: float) -> tuple[float, f
                                 rates.number_bytes)
     hides = attention_s * (cp - 1) / cp
     return tuple(messages * (cp - 1) * rates.gathering_s(cp)
-                 + exposed_seconds(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
+                 + hide_message(group.seconds("ring", num_bytes, messages * (cp - 1)), hidden, rates.drag)
                  for messages, num_bytes, hidden in zip((1, 2), sent, (hides, BACKWARD_OF_FLASH * hides)))
 
 

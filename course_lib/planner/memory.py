@@ -1,15 +1,13 @@
-"""What one rank holds at its fullest, by kind: the first stage, which has most micro-batches in flight, or the last.
-
-What of parameters, gradients and optimiser a rank holds: sharded, on the host, or of adapters alone.
+"""What one rank of a real trainer holds at its fullest, by kind: the first stage, which has most micro-batches in
+flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone; activations
+and logits are kept as the software keeps them.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
 
 from course_lib.costs.activations import ActivationTerm, activation_terms
-from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
@@ -22,49 +20,49 @@ from course_lib.planner.constants import (
 from course_lib.planner.job import MODULES, Job
 from course_lib.planner.layer import term_bytes
 from course_lib.planner.rates import Work, work_of
-from course_lib.planner.step import (
+from course_lib.planner.stages import (
     Stages,
     gathers_once,
+    held_numbers,
     matrix_shares,
-    numbers_of,
     rank_numbers,
     shards_layers,
-    trained_of,
+    trained_numbers,
     vocabulary_numbers,
 )
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
-NOTHING = Memory(0, 0, 0)
 
 
 def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
-    """Parameters, gradients and the optimiser's state. ZeRO shards experts over the ranks that hold the same ones."""
+    """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
+    the ranks that hold the same ones.
+    """
     zero = 1 if gathers_once(job) else job.layout.zero_stage
     found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
-    for index, (numbers, ranks, _) in enumerate(numbers_of(job)):
+    for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
-        of_these = memory_of(job, numbers, zero, ranks, layers * adapters_of_layer(job, index)).by_kind()
+        # Adapters stand beside what is first: there are none beside experts.
+        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
+        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
         found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
-    if (gathers_once(job) or adds_up_whole(job)) and not job.lora_rank:
+    # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
+    # (set_requires_gradient_sync(False), reduce_dtype=float32).
+    adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
+    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
         found["gradients"] = 4 * whole
     if zero == 3 and shards_layers(job):
-        found["parameters"] += 2 * gathered_numbers(job)
+        share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
+        found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
     return found
 
 
-def adds_up_whole(job: Job) -> bool:
-    """FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
-    (set_requires_gradient_sync(False), reduce_dtype=float32).
-    """
-    return job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
-
-
-def memory_of(job: Job, numbers: float, zero: int, ranks: int, adapters: float) -> Memory:
+def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
     """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
     precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
     shards = job.shards(ranks)
     if not numbers:
-        return NOTHING
+        return Memory(0, 0, 0)
     if job.lora_rank:
         return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
                            ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
@@ -77,21 +75,10 @@ def memory_of(job: Job, numbers: float, zero: int, ranks: int, adapters: float) 
     return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
 
 
-def adapters_of_layer(job: Job, index: int) -> float:
-    """Numbers of the adapters beside the index-th part of numbers_of; there are none beside experts."""
-    return trained_of(job)[0][0] if job.lora_rank and index == 0 else 0.0
-
-
 def host_bytes(job: Job, stages: Stages) -> float:
     """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
-    return sum(memory_of(job, numbers, job.layout.zero_stage, ranks, 0.0).host
+    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
                for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
-
-
-def gathered_numbers(job: Job) -> float:
-    """Parameters that ZeRO-3 has whole at a time."""
-    share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
-    return GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in numbers_of(job))
 
 
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
@@ -122,8 +109,7 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
     of_layer, whole = (kept + gathered_bytes(job, again) for kept, again in zip(
         layer_activations(job), (job.recomputed_share if job.recompute != "selective" else 1.0, 0.0)))
-    in_flight = micro_batches_in_flight(job, stage)
-    held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
+    held["activations"] = job.in_flight(stage) * max(0.0, layers - job.offload_layers) * of_layer
     held["logits"] = logit_bytes(job) if last else 0.0
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
         # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
@@ -206,17 +192,3 @@ def term_bytes_as_read(term: ActivationTerm, work: Work) -> float:
     # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
     return term_bytes(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
-
-
-def micro_batches_in_flight(job: Job, stage: int) -> Fraction:
-    """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v. ZB-2p
-    holds twice what 1F1B does.
-    """
-    p, m = job.layout.pp, job.num_microbatches
-    if job.schedule == "gpipe":
-        return Fraction(peak_gpipe(p, m, stage))
-    if job.v > 1 and p > 1:
-        return Fraction(peak_interleaved(p, m, job.v, stage), job.v)
-    if job.schedule == "zb1p":
-        return Fraction(min(p, m))
-    return Fraction(min(2 * p - 1, m) if job.schedule == "zb2p" else peak_1f1b(p, m, stage))

@@ -71,8 +71,8 @@ class Pass:
         return Pass(self.forward * times, self.backward * times, self.weight_s * times)
 
 
-def exposed_seconds(message_s: float, computing_s: float, drag: float = 0.0) -> float:
-    """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
+def hide_message(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+    """Seconds that a message costs beside computing: what is left of it, and the drag of what is hidden."""
     return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)
 
 

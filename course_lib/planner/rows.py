@@ -26,7 +26,7 @@ from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
 from course_lib.planner.memory import memory_bytes, stage_bytes
 from course_lib.planner.rates import rates_of_job
-from course_lib.planner.step import stages_at
+from course_lib.planner.stages import stages_at
 
 Row = dict[str, Any]
 # A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
@@ -44,6 +44,8 @@ LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
 # What rows of a trainer leave out, by a word of their free text: all published runs of nanotron were on AWS's EFA, that
 # other jobs share (Ultra-Scale Playbook); KempnerForge's distributed/parallel.py makes the model 16-bit, with no copy.
 OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
+# A row's word for a schedule -> that of pipeline_parallel.schedules, where it is another one.
+SCHEDULE_NAMES = {"zb1p": "zb-h1", "zb2p": "zb-h2"}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
@@ -137,7 +139,8 @@ def job_of_row(row: Row) -> Job:
                             zero_stage=row["zero"])
     some = row.get("recompute_layers") or 0
     return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
-               schedule=row["schedule"], recompute="full" if some else row["recompute"], recompute_layers=some,
+               schedule=SCHEDULE_NAMES.get(row["schedule"], row["schedule"]),
+               recompute="full" if some else row["recompute"], recompute_layers=some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
                sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
                gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),

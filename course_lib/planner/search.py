@@ -20,7 +20,8 @@ from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.memory import memory_bytes
 from course_lib.planner.rates import Rates
-from course_lib.planner.step import stages_at, step_seconds
+from course_lib.planner.stages import stages_at
+from course_lib.planner.step import step_seconds
 
 TIE = 0.01  # of a step
 
