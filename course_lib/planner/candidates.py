@@ -135,6 +135,11 @@ class Asked:
         return NEARLY * self.cluster.usable_bytes
 
     @property
+    def num_layers(self) -> int:
+        """Layers that a pipeline has to place: those that predict further tokens count, too."""
+        return self.shape.num_layers + self.shape.mtp_layers
+
+    @property
     def sequence_parallel(self) -> bool:
         """Whether ranks of tensor parallelism deal out tokens."""
         return self.how.get("sequence_parallel", True)
@@ -157,11 +162,6 @@ def ask(model: Model | Shape, cluster: Cluster, global_batch: int, *, choices: C
 def restrict(numbers: list[int], choices: tuple[int, ...]) -> list[int]:
     """`numbers`, or those among them that are in `choices`, if it names any."""
     return [n for n in numbers if n in choices] if choices else numbers
-
-
-def num_layers(shape: Shape) -> int:
-    """Layers that a pipeline has to place: those that predict further tokens count, too."""
-    return shape.num_layers + shape.mtp_layers
 
 
 def tensor_sizes(shape: Shape, cluster: Cluster, choices: Choices = ALL) -> list[int]:
@@ -204,7 +204,7 @@ def layouts(asked: Asked, counts: range) -> Iterator[ParallelLayout]:
     shape, choices, world = asked.shape, asked.choices, asked.cluster.num_devices
     replicas = restrict(divisors(asked.global_batch), choices.data)
     for tp in tensor_sizes(shape, asked.cluster, choices):
-        for pp in stage_counts(num_layers(shape), world // tp, choices):
+        for pp in stage_counts(asked.num_layers, world // tp, choices):
             for cp in piece_counts(asked.sequence_length, world // (tp * pp), choices):
                 dp = max((d for d in replicas if d * cp * tp * pp <= world), default=0)
                 if dp * cp * tp * pp in counts:
@@ -248,13 +248,13 @@ def schedules(asked: Asked, counts: range) -> Iterator[Job]:
         for micro_batch in micro_batch_sizes(rows, choices):
             if layout.cp > 1 and micro_batch > 1 and not choices.fixes_rows:
                 continue  # whole rows of more replicas give a rank as many tokens, or nearly, and need no ring
-            for v in chunk_counts(num_layers(asked.shape), layout.pp, rows // micro_batch, choices):
+            for v in chunk_counts(asked.num_layers, layout.pp, rows // micro_batch, choices):
                 yield asked.job(layout, micro_batch, v)
 
 
 def build_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int) -> str | None:
     """Why no trainer runs a layout that can be estimated; None where one does."""
-    shape, sequence_length, layers = asked.shape, asked.sequence_length, num_layers(asked.shape)
+    shape, sequence_length, layers = asked.shape, asked.sequence_length, asked.num_layers
     tp, pp, cp = layout.tp, layout.pp, layout.cp
     num_microbatches = asked.global_batch // (layout.dp * micro_batch)
     if not splits_keys(shape, tp):

@@ -21,14 +21,20 @@ from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.compare import error_of
 from course_lib.planner.constants import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.estimate import Estimate
-from course_lib.planner.flags import megatron_flags, runs_on_titan, torchtitan_lines
-from course_lib.planner.huggingface import shape_from_config
+from course_lib.planner.frameworks import megatron_flags, runs_on_titan, shape_from_config, torchtitan_lines
 from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
-from course_lib.planner.plan import Plans, plan, policy, reasons_for, saving
+from course_lib.planner.plan import (
+    GIB,
+    Plans,
+    WhyNot,
+    describe_recompute,
+    describe_savings,
+    plan,
+    reasons_for,
+    why_not,
+)
 from course_lib.planner.search import distinct, ties
-from course_lib.planner.why_not import WhyNot, why_not
 
-GIB = 2**30
 TOKENS = 1e12  # that dollars are told for
 WIDTH = 105  # characters of a line: what a notebook cell shows
 COLUMNS = ("", "layout", "v", "micro-batch", "recompute", "s/step", "range", "MFU", "GiB", "USD/1e12 tokens")
@@ -68,9 +74,9 @@ def row_of(number: int, each: Estimate, tied: bool) -> tuple[str, ...]:
     """The cells of one plan; "=" behind the number of one that ties with the first."""
     low, high = each.step_range_s
     usd = each.dollars(TOKENS)
-    layout = ", ".join(filter(None, (str(each.layout), saving(each))))
+    layout = ", ".join(filter(None, (str(each.layout), describe_savings(each.job))))
     return (f"{number}{'=' if tied else ''}", layout, str(each.job.v), str(each.job.micro_batch),
-            policy(each), f"{each.step_s:.3g}", f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
+            describe_recompute(each.job), f"{each.step_s:.3g}", f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
             f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
             "" if usd is None else f"{usd:,.0f}")
 
@@ -87,7 +93,8 @@ def notes(plans: Plans) -> list[str]:
     for each in plans.nearly[:2]:
         over = (each.memory_bytes - plans.asked.limit_bytes) / GIB
         found.append(f"nearly fits: {each.layout}, v {each.job.v}, micro-batch {each.job.micro_batch}, recompute "
-                     f"{policy(each)}: {each.step_s:.3g} s, {over:.1f} GiB more than leaves room for fragments")
+                     f"{describe_recompute(each.job)}: {each.step_s:.3g} s, {over:.1f} GiB more than leaves room for "
+                     "fragments")
     return found
 
 

@@ -30,11 +30,11 @@ class ScheduleCost:
 # By the names of pipeline_parallel.schedules. What a rank has of v chunks: v > 1 is interleaved 1F1B. W waits in ZB-H1,
 # so F + I - W are left, of whose launches W has a third; ZB-H2 fills all gaps with what it may hold twice as much of.
 SCHEDULES: dict[str, ScheduleCost] = {
-    "1f1b": ScheduleCost(peak_1f1b),
-    "gpipe": ScheduleCost(peak_gpipe),
-    "zb-h1": ScheduleCost(lambda p, m, stage: min(p, m),
+    "1F1B": ScheduleCost(peak_1f1b),
+    "GPipe": ScheduleCost(peak_gpipe),
+    "ZB-H1": ScheduleCost(lambda p, m, stage: min(p, m),
                           lambda all_s, W, launch_s: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
-    "zb-h2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
+    "ZB-H2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
 }
 OFFLOAD = ("none", "optimizer", "all")
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -74,7 +74,7 @@ class Job:
     micro_batch: int = 1
     sequence_length: int = 0  # 0: the shape's
     v: int = 1
-    schedule: str = "1f1b"
+    schedule: str = "1F1B"
     recompute: str = "none"
     sequence_parallel: bool = False
     precision: str = "bf16"
@@ -171,7 +171,7 @@ class Job:
     def in_flight(self, stage: int) -> Fraction:
         """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v."""
         p, m = self.layout.pp, self.num_microbatches
-        if self.v > 1 and p > 1 and self.schedule != "gpipe":
+        if self.v > 1 and p > 1 and self.schedule != "GPipe":
             return Fraction(peak_interleaved(p, m, self.v, stage), self.v)
         return Fraction(SCHEDULES[self.schedule].in_flight(p, m, stage))
 

@@ -1,6 +1,6 @@
 """What one rank of a real trainer holds at its fullest, by kind: the first stage, which has most micro-batches in
-flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone; activations
-and logits are kept as the software keeps them.
+flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone;
+activations and logits are kept as the software keeps them.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
 # What rows of a trainer leave out, by a word of their free text: all published runs of nanotron were on AWS's EFA, that
 # other jobs share (Ultra-Scale Playbook); KempnerForge's distributed/parallel.py makes the model 16-bit, with no copy.
 OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
-# A row's word for a schedule -> that of pipeline_parallel.schedules, where it is another one.
-SCHEDULE_NAMES = {"zb1p": "zb-h1", "zb2p": "zb-h2"}
+# A row's word for a schedule -> that of pipeline_parallel.schedules: the one with the same memory and idle time.
+SCHEDULE_NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "zb1p": "ZB-H1", "zb2p": "ZB-H2"}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 

@@ -3,9 +3,8 @@
 Candidates come with a time that nothing can go below: what ranks compute and send, and the bubble, without the messages
 of data parallelism and the optimiser, which depend on ZeRO's stage. They are looked at from the smallest one on, until
 that time is `slowest` times the best step found. What is listed does not depend on it: a search without that bound
-finds the same (tests/planner/test_plan.py).
-
-Which plan comes first: the shortest step; among those that no estimate can tell apart, the simplest.
+finds the same (tests/planner/test_plan.py). First comes the shortest step; among those that no estimate can tell apart,
+the simplest.
 """
 
 from __future__ import annotations
@@ -44,16 +43,14 @@ def ties(plans: Sequence[Estimate], share: float = TIE) -> list[Estimate]:
 
 
 def complexity(plan: Estimate) -> tuple[float, ...]:
-    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded; then the time."""
+    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded, means of saving
+    memory; then the time.
+    """
     job, layout = plan.job, plan.layout
     axes = sum(size > 1 for size in (layout.dp, layout.pp, layout.cp, layout.tp, layout.ep))
     again = 0 if job.recompute == "none" else 1 if job.recompute == "selective" or not job.recompute_layers else 2
-    return axes, job.v, again, layout.zero_stage, num_savings(job), plan.step_s
-
-
-def num_savings(job: Job) -> int:
-    """How many means of saving memory a job uses, each of which complicates it."""
-    return sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
+    saved = sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
+    return axes, job.v, again, layout.zero_stage, saved, plan.step_s
 
 
 def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
@@ -201,38 +198,29 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
 
 def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
-    kept = 0.0
     for policy in asked.choices.recompute:
         changed = with_policy(job, policy, asked.choices)
         if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
             continue
         memory = memory_of(changed, asked)
         yield changed, memory
-        if policy == "none":
-            kept = sum(memory.values())
         if sum(memory.values()) > asked.limit_bytes:
             continue
-        if policy == "full" and (fewest := fewest_layers(changed, asked, kept, sum(memory.values()))):
+        if policy == "full" and (fewest := fewest_layers(changed, asked)):
             yield fewest, memory_of(fewest, asked)
         return
 
 
-def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: float = 0.0) -> Job | None:
+def fewest_layers(job: Job, asked: Asked) -> Job | None:
     """The fewest of each stage that are to be made again so that it fits: whole multiples of v, as Megatron counts
-    them in each chunk. None where all are needed. `kept_bytes`, `again_bytes`: where none and all are made again, if
-    known: memory falls with each layer by about as much, so the search begins there.
+    them in each chunk. None where all are needed.
     """
-    per_chunk = ceil(job.num_layers / (job.layout.pp * job.v))
-    low, high = 0, per_chunk  # too few, enough
-    span = kept_bytes - again_bytes
-    middle = round((kept_bytes - asked.limit_bytes) / span * per_chunk + 0.5) if span > 0 else per_chunk // 2
-    step = 1 if span > 0 else per_chunk
+    low, high = 0, ceil(job.num_layers / (job.layout.pp * job.v))  # layers of a chunk: too few, enough
+    per_chunk = high
     while high - low > 1:
-        middle = min(max(middle, low + 1), high - 1)
-        fits = bytes_of(replace(job, recompute_layers=middle * job.v), asked) <= asked.limit_bytes
-        low, high = (low, middle) if fits else (middle, high)
-        near = middle - step if fits else middle + step
-        middle, step = (near, 2 * step) if low < near < high else ((low + high) // 2, step)
+        middle = (low + high) // 2
+        enough = fits(replace(job, recompute_layers=middle * job.v), asked)
+        low, high = (low, middle) if enough else (middle, high)
     return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
 
 
@@ -244,3 +232,8 @@ def memory_of(job: Job, asked: Asked) -> Memory:
 def bytes_of(job: Job, asked: Asked) -> float:
     """Bytes of the fullest device."""
     return sum(memory_of(job, asked).values())
+
+
+def fits(job: Job, asked: Asked) -> bool:
+    """Whether it leaves the room that was asked for."""
+    return bytes_of(job, asked) <= asked.limit_bytes

@@ -14,7 +14,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.command import main, rows_of
 from course_lib.planner.estimate import estimate, estimate_job
-from course_lib.planner.flags import chunks_in_letters, megatron_flags, torchtitan_lines
+from course_lib.planner.frameworks import chunks_in_letters, megatron_flags, torchtitan_lines
 from course_lib.planner.plan import plan
 from course_lib.planner.search import distinct
 from tests.planner.test_huggingface import LLAMA_3_8B

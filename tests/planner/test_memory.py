@@ -16,7 +16,7 @@ from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, NANOTRON, TORCHTITAN, TRAINERS
 from course_lib.planner.estimate import Estimate, estimate
-from course_lib.planner.flags import megatron_flags, torchtitan_lines
+from course_lib.planner.frameworks import megatron_flags, torchtitan_lines
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.memory import needed_bytes
 from course_lib.planner.plan import plan

@@ -13,9 +13,8 @@ from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
-from course_lib.planner.plan import plan
+from course_lib.planner.plan import plan, why_not
 from course_lib.planner.search import distinct
-from course_lib.planner.why_not import why_not
 
 
 class Question(NamedTuple):

@@ -10,9 +10,8 @@ from course_lib.planner.candidates import Asked, Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import MEGATRON_CORE
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.plan import plan
+from course_lib.planner.plan import layout_problem, nearly_better, plan, remedies, why_not
 from course_lib.planner.search import ties
-from course_lib.planner.why_not import layout_problem, nearly_better, remedies, why_not
 
 LLAMA, MIDDLE = model("Llama 3 405B"), model("Llama 3 70B")
 NODES = cluster("H100", 64)
