@@ -2,9 +2,8 @@
 
 Peaks are DENSE. Data sheets since the A100 print twice as much "with sparsity", which asks for weights of which half
 are zero in a fixed pattern: training has none. A peak is what the arithmetic units could do if they never waited. GB
-are 1e9 bytes, as the makers print them.
-
-What devices and electricity cost: the most volatile numbers of the course, each with its date.
+are 1e9 bytes, as the makers print them. What devices and electricity cost are the most volatile numbers of the course,
+each with its date.
 """
 
 from dataclasses import dataclass, replace
@@ -93,7 +92,6 @@ def tpu(name: str, year: int, bf16: float, memory_gb: float, gb_per_s: float, po
                        Fact(memory_gb, "GB", SCALING_BOOK, date), Fact(gb_per_s, "GB/s", SCALING_BOOK, date), power,
                        (f"{name} ICI",), host="PCIe 3.0 x16")
 
-
 OLD_HOST = "PCIe 4.0 x16"
 C2C = "NVLink-C2C"
 
@@ -167,7 +165,6 @@ class MeasuredMatmul:
     device: str
     achieved: Fact
 
-
 MEASURED_MATMUL: tuple[MeasuredMatmul, ...] = tuple(
     MeasuredMatmul(device, Fact(tflops, "TFLOP/s", "Bekman, Machine Learning Engineering, MAMF table, bf16", "2025"))
     for device, tflops in (("A100", 271.2), ("H100", 794.5), ("GH200", 828.6), ("B200", 1745), ("GB200", 1822),
@@ -183,13 +180,11 @@ class System:
     num_devices: int
     power: Fact
 
-
 SYSTEMS: tuple[System, ...] = (
     System("DGX A100", "A100", 8, Fact(6500, "W", "NVIDIA, DGX A100 data sheet", "2020")),
     System("DGX H100", "H100", 8, Fact(10200, "W", "NVIDIA, DGX H100 data sheet", "2022")),
     System("DGX B200", "B200", 8, Fact(14300, "W", "NVIDIA, DGX B200 data sheet", "2024")),
 )
-
 
 # The first machine above 1 EFLOP/s in TOP500's test, which is in 64 bits; and the same machine in mixed precision.
 ORNL = ("Oak Ridge National Laboratory, announcement of Frontier's first place in TOP500", "2022-05")
@@ -220,7 +215,6 @@ class DeviceVariant:
     device: Accelerator
     power_share: float
 
-
 TORCHTITAN_H100 = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, section Hardware"
 DEVICE_VARIANTS: tuple[DeviceVariant, ...] = (
     DeviceVariant("H100 96GB 500W", replace(
@@ -228,7 +222,6 @@ DEVICE_VARIANTS: tuple[DeviceVariant, ...] = (
         memory_bandwidth=Fact(2400, "GB/s", TORCHTITAN_H100, "2024"),
         power=Fact(500, "W", TORCHTITAN_H100, "2024")), 500 / 700),
 )
-
 
 DATA_RECEIPTS = "published price lists, gathered by the data set 109-gpu-pricing"
 
@@ -248,7 +241,6 @@ def hourly(device: str, **sellers: float) -> tuple[Price, ...]:
     return tuple(Price(device, seller.replace("_", " "), "an hour",
                        Fact(usd, "USD/h", DATA_RECEIPTS, "2026-11", unverified=True))
                  for seller, usd in sellers.items())
-
 
 CNBC = "CNBC, interview with Jensen Huang: what a Blackwell GPU is expected to cost"
 

@@ -11,15 +11,11 @@ Latencies are two numbers. `latency` is the wire's: half of a round trip of a fe
 STEP_LATENCY is the library's: what one step of a ring takes, however short its message, with its kernels and
 hand-shakes. Where nobody published one it is missing.
 
-How fast collectives were measured, by the size of the message, on clusters that readers may never touch.
-
-Bus bandwidth is what nccl-tests prints: the bytes that each device sends in a bandwidth-optimal algorithm, over the
-time: 2(n-1)/n M in an all-reduce, (n-1)/n M in an all-gather, a reduce-scatter and an all-to-all, M in a point-to-point
-ring. So one number can be held against a wire, whatever n is.
-
-Times over a slow cable between two hosts, as the authors' machine measured them.
-
-Notebooks measure them anew. Where a machine allows no namespaces, they draw these, and say that they are recorded.
+Collectives were measured by others, on clusters that readers may never touch. Bus bandwidth is what nccl-tests prints:
+the bytes that each device sends in a bandwidth-optimal algorithm, over the time: 2(n-1)/n M in an all-reduce, (n-1)/n M
+in an all-gather, a reduce-scatter and an all-to-all, M in a point-to-point ring. So one number can be held against a
+wire, whatever n is. Times over a slow cable between two hosts are the authors': notebooks measure them anew, and where
+a machine allows no namespaces, they draw these, and say that they are recorded.
 """
 
 from dataclasses import dataclass
@@ -79,7 +75,6 @@ def ethernet(gbit_per_s: int, standard: str, date: str, latency: Fact | None = N
     """Ethernet of so many Gbit/s, an eighth of that in GB/s."""
     return Interconnect(f"Ethernet {gbit_per_s}G", "between nodes", from_gbit(gbit_per_s, f"IEEE {standard}", date),
                         f"{gbit_per_s} Gbit/s", latency=latency)
-
 
 LINKS: tuple[Interconnect, ...] = (
     Interconnect("NVLink 2 (V100)", "inside a node", Fact(150, "GB/s", NVIDIA_V100, "2017"),
@@ -158,7 +153,6 @@ def interconnect(name: str) -> Interconnect:
     """The one of this name. ValueError, with all names, where there is none."""
     return find("interconnect", name, LINKS)
 
-
 BEKMAN = ("Bekman, Machine Learning Engineering, network chapter: all_reduce_bench, nccl-tests", "2026-08")
 CHANG = ("crazyguitar, aws-gpu-communication-benchmark (nccl-tests, p5.48xlarge, out of place), data/nccl_", "2025-10")
 TOGETHER = ("togethercomputer/together-dgxc-benchmarking, worklog/2026-04-20_nccl_collective_scaling_report.md",
@@ -216,7 +210,6 @@ def on_ndr(op: str, **by_nodes: float) -> tuple[MeasuredCollective, ...]:
     """8 GiB on B200s, by nodes; "ring": each rank sends to the next, all at once (nccl-tests' sendrecv)."""
     return tuple(MeasuredCollective(op, "B200", "InfiniBand NDR", 8 * int(nodes[1:]), int(nodes[1:]),
                                     curve(TOGETHER, {8 * GIB: gb_per_s})) for nodes, gb_per_s in by_nodes.items())
-
 
 MEASURED_COLLECTIVES: tuple[MeasuredCollective, ...] = (
     by_bekman("A100", 8, 1, {
@@ -284,7 +277,6 @@ class RecordedTimes:
 
     def __str__(self) -> str:
         return f"recorded on the authors' machine: {self.machine}, {self.date}"
-
 
 MACHINE = "Linux, two cores, a cable of 100 Mbit/s between two namespaces"
 
