@@ -18,14 +18,167 @@ from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.memory import memory_bytes
-from course_lib.planner.rates import Rates
 from course_lib.planner.stages import stages_at
 from course_lib.planner.step import step_seconds
 
 TIE = 0.01  # of a step
+SLOWEST = 1.25  # times the best: slower layouts are not listed
+Memory = dict[str, float]  # bytes by kind
 
 
-def simplest_first(plans: Iterable[Estimate]) -> list[Estimate]:
+def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list[Estimate]]:
+    """(plans, the best first; faster ones that nearly fit). Layouts that leave devices idle are looked at where they
+    could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
+    """
+    plans: list[Estimate] = []
+    near: list[Estimate] = []
+    best, world = inf, asked.cluster.num_devices
+
+    def look(counts: range, slowest: float) -> float:
+        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
+        time that any of them could take.
+        """
+        nonlocal best
+        candidates = candidates_by_bound(asked, counts)
+        for bound, job in candidates:
+            # Candidates are sorted by what they cannot go below: from here on none can be listed.
+            if bound > slowest * best:
+                break
+            for sharded, memory in variants(job, asked):
+                each = Estimate(sharded, asked.rates, FITTED, memory, step_seconds(sharded, asked.rates))
+                if each.memory_bytes > asked.limit_bytes:
+                    near.append(each)
+                else:
+                    plans.append(each)
+                    best = min(best, each.step_s)
+        return candidates[0][0] if candidates else inf
+
+    # All devices first: fewer are worth a look only where they could beat that in proportion.
+    ideal = look(range(world, world + 1), slowest)
+    fewest = ceil(world * ideal / best) if plans else 1 if asked.choices.data else world // 2 + 1
+    look(range(fewest, world), 1.0 if plans else slowest)
+    listed = sort_plans(each for each in plans if each.step_s <= slowest * best)
+    return listed, sorted((each for each in near if each.step_s < best), key=lambda each: each.step_s)
+
+
+def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
+    """All schedules that may fit, with the time that they cannot go below, the shortest first: no choice of ZeRO's
+    stage, of recomputation or of what saves memory makes the step shorter.
+
+    What does not fit with single rows, no chunks and all layers made again fits with nothing else.
+    """
+    found, hopeless = [], set()
+    for job in schedules(asked, counts):
+        first = (job.layout, job.micro_batch)
+        if job.layout in hopeless or first in hopeless:
+            continue
+        if job.v == 1 and not nearly_fits(leanest(job, asked), asked):
+            hopeless.add(job.layout if job.micro_batch == 1 else first)
+            continue
+        sharded = with_most_sharding(job, asked.choices)
+        steps = [step_seconds(replace(sharded, lora_rank=rank), asked.rates) for rank in asked.choices.lora_ranks]
+        found.append((min(sum(step.values()) - step["dp"] - step["optimiser"] for step in steps), job))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
+    ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
+    """
+    if not nearly_fits(leanest(job, asked), asked):
+        return
+    whole_fit = set()  # savings with which it fits with gradients that are not sharded
+    for zero in zero_stages(job.layout, asked.choices):
+        for saved in savings(with_zero(job, zero), asked.choices):
+            how = tuple(getattr(saved, name) for name in SAVING)
+            if zero == 2 and how in whole_fit and not job.software.shards_layers:
+                continue
+            for changed, memory in recompute_variants(saved, asked):
+                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
+                    whole_fit.add(how)
+                if sum(memory.values()) <= asked.nearly_bytes:
+                    yield changed, memory
+
+
+def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
+    for policy in asked.choices.recompute:
+        changed = with_policy(job, policy, asked.choices)
+        if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
+            continue
+        memory = memory_of(changed, asked)
+        yield changed, memory
+        if sum(memory.values()) > asked.limit_bytes:
+            continue
+        if policy == "full" and (fewest := fewest_layers(changed, asked)):
+            yield fewest, memory_of(fewest, asked)
+        return
+
+
+def with_policy(job: Job, policy: str, choices: Choices = ALL) -> Job:
+    """Made again: nothing, everything, or ("selective") scores where attention stores them; else light modules, if they
+    are asked for.
+    """
+    if policy == "selective" and job.flash:
+        return replace(job, recompute="none", recompute_modules=light_modules(job) if choices.light else ())
+    return replace(job, recompute=policy)
+
+
+def light_modules(job: Job) -> tuple[str, ...]:
+    """What takes next to no time to make again, of what the software can make again alone and the model has."""
+    shape = job.shape
+    has = {"mla_up_proj": bool(shape.latent), "moe_act": shape.num_experts > 1}
+    return tuple(name for name in job.software.light_modules if has.get(name, True))
+
+
+def fewest_layers(job: Job, asked: Asked) -> Job | None:
+    """The fewest of each stage that are to be made again so that it fits: whole multiples of v, as Megatron counts
+    them in each chunk. None where all are needed.
+    """
+    low, high = 0, ceil(job.num_layers / (job.layout.pp * job.v))  # layers of a chunk: too few, enough
+    per_chunk = high
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = fits(replace(job, recompute_layers=middle * job.v), asked)
+        low, high = (low, middle) if enough else (middle, high)
+    return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
+
+
+def leanest(job: Job, asked: Asked) -> Job | None:
+    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+    """
+    policies, choices = asked.choices.recompute, asked.choices
+    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
+    found = [*savings(again, choices)]
+    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
+
+
+def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
+    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
+    return with_zero(job, max(zero_stages(job.layout, choices), default=0))
+
+
+def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    """Whether there is such a job, and it misses the device by little."""
+    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
+
+
+def fits(job: Job, asked: Asked) -> bool:
+    """Whether it leaves the room that was asked for."""
+    return bytes_of(job, asked) <= asked.limit_bytes
+
+
+def bytes_of(job: Job, asked: Asked) -> float:
+    """Bytes of the fullest device."""
+    return sum(memory_of(job, asked).values())
+
+
+def memory_of(job: Job, asked: Asked) -> Memory:
+    """Bytes of the fullest device, by kind."""
+    return memory_bytes(job, stages_at(job, asked.rates))
+
+
+def sort_plans(plans: Iterable[Estimate]) -> list[Estimate]:
     """The shortest step first; among those within a TIE of the shortest one left, the simplest."""
     left = sorted(plans, key=lambda each: (each.step_s, each.memory_bytes))
     ordered: list[Estimate] = []
@@ -71,169 +224,3 @@ def distinct(plans: Iterable[Estimate]) -> list[Estimate]:
         how = tuple(getattr(each.job, name) for name in SAVING)
         found.setdefault((replace(each.layout, zero_stage=0), how), each)
     return list(found.values())
-
-
-SLOWEST = 1.25  # times the best: slower layouts are not listed
-Memory = dict[str, float]  # bytes by kind
-
-
-class Search:
-    """What was found so far: `plans` that fit, `near` ones; `best`: the shortest step of a plan."""
-
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.plans: list[Estimate] = []
-        self.near: list[Estimate] = []
-        self.best = inf
-
-    def look(self, counts: range, slowest: float) -> float:
-        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
-        time that any of them could take.
-        """
-        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, candidates_by_bound(self.asked, counts)
-        for bound, job in candidates:
-            # Candidates are sorted by what they cannot go below: from here on none can be listed.
-            if bound > slowest * self.best:
-                break
-            for sharded, memory in variants(job, self.asked):
-                each = Estimate(sharded, rates, FITTED, memory, step_seconds(sharded, rates))
-                if each.memory_bytes > limit:
-                    self.near.append(each)
-                else:
-                    self.plans.append(each)
-                    self.best = min(self.best, each.step_s)
-        return candidates[0][0] if candidates else inf
-
-
-def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list[Estimate]]:
-    """(plans, the best first; faster ones that nearly fit). Layouts that leave devices idle are looked at where they
-    could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
-    """
-    found, world = Search(asked), asked.cluster.num_devices
-    # All devices first: fewer are worth a look only where they could beat that in proportion.
-    ideal = found.look(range(world, world + 1), slowest)
-    fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
-    found.look(range(fewest, world), 1.0 if found.plans else slowest)
-    listed = simplest_first(each for each in found.plans if each.step_s <= slowest * found.best)
-    return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
-
-
-def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
-    """All schedules that may fit, with the time that they cannot go below, the shortest first.
-
-    What does not fit with single rows, no chunks and all layers made again fits with nothing else.
-    """
-    found, hopeless = [], set()
-    for job in schedules(asked, counts):
-        first = (job.layout, job.micro_batch)
-        if job.layout in hopeless or first in hopeless:
-            continue
-        if job.v == 1 and not nearly_fits(leanest(job, asked), asked):
-            hopeless.add(job.layout if job.micro_batch == 1 else first)
-            continue
-        found.append((fastest_s(job, asked.rates, asked.choices), job))
-    return sorted(found, key=lambda pair: pair[0])
-
-
-def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
-    """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
-    sharded = with_most_sharding(job, choices)
-    return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
-        step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
-
-
-def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
-    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
-    return with_zero(job, max(zero_stages(job.layout, choices), default=0))
-
-
-def leanest(job: Job, asked: Asked) -> Job | None:
-    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
-    """
-    policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
-    found = [*savings(again, choices)]
-    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
-
-
-def nearly_fits(job: Job | None, asked: Asked) -> bool:
-    """Whether there is such a job, and it misses the device by little."""
-    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
-
-
-def with_policy(job: Job, policy: str, choices: Choices = ALL) -> Job:
-    """Made again: nothing, everything, or ("selective") scores where attention stores them; else light modules, if they
-    are asked for.
-    """
-    if policy == "selective" and job.flash:
-        return replace(job, recompute="none", recompute_modules=light_modules(job) if choices.light else ())
-    return replace(job, recompute=policy)
-
-
-def light_modules(job: Job) -> tuple[str, ...]:
-    """What takes next to no time to make again, of what the software can make again alone and the model has."""
-    shape = job.shape
-    has = {"mla_up_proj": bool(shape.latent), "moe_act": shape.num_experts > 1}
-    return tuple(name for name in job.software.light_modules if has.get(name, True))
-
-
-def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
-    """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
-    ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
-    """
-    if not nearly_fits(leanest(job, asked), asked):
-        return
-    whole_fit = set()  # savings with which it fits with gradients that are not sharded
-    for zero in zero_stages(job.layout, asked.choices):
-        for saved in savings(with_zero(job, zero), asked.choices):
-            how = tuple(getattr(saved, name) for name in SAVING)
-            if zero == 2 and how in whole_fit and not job.software.shards_layers:
-                continue
-            for changed, memory in recompute_variants(saved, asked):
-                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
-                    whole_fit.add(how)
-                if sum(memory.values()) <= asked.nearly_bytes:
-                    yield changed, memory
-
-
-def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
-    """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
-    for policy in asked.choices.recompute:
-        changed = with_policy(job, policy, asked.choices)
-        if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
-            continue
-        memory = memory_of(changed, asked)
-        yield changed, memory
-        if sum(memory.values()) > asked.limit_bytes:
-            continue
-        if policy == "full" and (fewest := fewest_layers(changed, asked)):
-            yield fewest, memory_of(fewest, asked)
-        return
-
-
-def fewest_layers(job: Job, asked: Asked) -> Job | None:
-    """The fewest of each stage that are to be made again so that it fits: whole multiples of v, as Megatron counts
-    them in each chunk. None where all are needed.
-    """
-    low, high = 0, ceil(job.num_layers / (job.layout.pp * job.v))  # layers of a chunk: too few, enough
-    per_chunk = high
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = fits(replace(job, recompute_layers=middle * job.v), asked)
-        low, high = (low, middle) if enough else (middle, high)
-    return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
-
-
-def memory_of(job: Job, asked: Asked) -> Memory:
-    """Bytes of the fullest device, by kind."""
-    return memory_bytes(job, stages_at(job, asked.rates))
-
-
-def bytes_of(job: Job, asked: Asked) -> float:
-    """Bytes of the fullest device."""
-    return sum(memory_of(job, asked).values())
-
-
-def fits(job: Job, asked: Asked) -> bool:
-    """Whether it leaves the room that was asked for."""
-    return bytes_of(job, asked) <= asked.limit_bytes
