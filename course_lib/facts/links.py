@@ -45,7 +45,8 @@ TCP_1G = "Love, Gigabit Ethernet MPI performance tests, nw-grid.ac.uk: 6 us abov
 class Interconnect:
     """`one_way`: GB/s out of one device, over all the wires to its `neighbours` (1: a switch stands between).
 
-    latency: us of the wire, program to program; None where we know no published figure.
+    latency: us of the wire, program to program; None where we know no published figure. adds_up: its switch can, in an
+    all-reduce.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Interconnect:
     note: str
     neighbours: int = 1
     latency: Fact | None = None
+    adds_up: bool = False
 
     @property
     def technology(self) -> str:
@@ -84,11 +86,11 @@ LINKS: tuple[Interconnect, ...] = (
     Interconnect("NVLink 3 (A800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
                  "8 links of 25 GB/s; advertised as 400 GB/s, both ways"),
     Interconnect("NVLink 4 (H100)", "inside a node", Fact(450, "GB/s", NVIDIA_H100, "2022"),
-                 "18 links of 25 GB/s; advertised as 900 GB/s, both ways"),
+                 "18 links of 25 GB/s; advertised as 900 GB/s, both ways", adds_up=True),
     Interconnect("NVLink 4 (H800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
-                 "8 links of 25 GB/s; advertised as 400 GB/s, both ways"),
+                 "8 links of 25 GB/s; advertised as 400 GB/s, both ways", adds_up=True),
     Interconnect("NVLink 5 (B200)", "inside a node", Fact(900, "GB/s", NVIDIA_BLACKWELL, "2024"),
-                 "18 links of 50 GB/s; advertised as 1.8 TB/s, both ways"),
+                 "18 links of 50 GB/s; advertised as 1.8 TB/s, both ways", adds_up=True),
     Interconnect("NVLink 4 (GH200)", "mesh", Fact(450, "GB/s", GH200_PAPER, "2024", unverified=True),
                  "6 links of 25 GB/s to each of three others, without a switch", neighbours=3),
     Interconnect("Infinity Fabric (MI300X)", "mesh", Fact(7 * 64, "GB/s", WIRE_TABLES, "2026-08"),

@@ -31,12 +31,10 @@ from course_lib.planner.rows import (
     Row,
     causal_flops,
     features_of,
-    generation_of,
     in_metric,
     job_of_row,
     nearest_runs,
     published_seconds,
-    scale_of,
     unfitted_runs,
     with_recipe,
 )
@@ -116,8 +114,10 @@ def keys_of(job: Job) -> list[tuple[str, Key]]:
     """(name, key) of its kind and of each wider one. Runs with the same key at one level are of one kind. Another
     software may answer for plain layouts; not for experts, few bits, or tensor parallelism across nodes.
     """
-    features, generation = features_of(job), generation_of(job.cluster.device.name)
-    software, scale = job.software.name, scale_of(job.cluster, job.layout.world_size)
+    features, generation, n = features_of(job), job.cluster.device.generation, job.layout.world_size
+    software = job.software.name
+    scale = ("one node" if n <= job.cluster.devices_per_node else "up to 512 devices" if n <= 512 else
+             "more than 512 devices")
     also = f" with {' and '.join(features)}" if features else ""
     own = "*".join(features)
     found = [(f"{software} on {generation}, {scale}{also}", ("1", own, software, generation, scale)),
@@ -150,9 +150,9 @@ def error_of(job: Job) -> MeasuredError | NoRun:
     """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
     its device's generation.
     """
-    runs, generation = unfitted_runs(), generation_of(job.cluster.device.name)
+    runs, generation = unfitted_runs(), job.cluster.device.generation
     nearest = nearest_runs(job, runs)
-    if all(generation_of(run.job.cluster.device.name) != generation for run in runs):
+    if all(run.job.cluster.device.generation != generation for run in runs):
         return NoRun(f"none on {job.cluster.device.name}", nearest)
     for name, key in keys_of(job):
         alike = runs_by_key().get(key, ())
