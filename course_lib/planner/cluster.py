@@ -54,7 +54,14 @@ class Cluster:
         at_least(self.devices_per_node, 1, "devices_per_node")
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
-        require_pods(self)
+        if self.pod_devices % self.devices_per_node or self.pod_devices < 0:
+            raise ValueError(f"pod_devices={self.pod_devices}: expected whole nodes of {self.devices_per_node}, or 0: "
+                             "one pod")
+        if not self.oversubscription >= 1:
+            raise ValueError(f"oversubscription={self.oversubscription}: expected 1 (every card at full speed) or more")
+        if self.oversubscription > 1 and not self.pod_devices:
+            raise ValueError(f"oversubscription={self.oversubscription}: expected pod_devices too, between pods it is "
+                             "that cards share what leads out")
 
     def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
         """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
@@ -164,17 +171,6 @@ class Cluster:
     def with_devices(self, num_devices: int) -> Cluster:
         """The same cluster with another number of devices."""
         return replace(self, num_devices=num_devices)
-
-
-def require_pods(of: Cluster) -> None:
-    """ValueError for pods that are not whole nodes, or a network that is shared without them."""
-    if of.pod_devices % of.devices_per_node or of.pod_devices < 0:
-        raise ValueError(f"pod_devices={of.pod_devices}: expected whole nodes of {of.devices_per_node}, or 0: one pod")
-    if not of.oversubscription >= 1:
-        raise ValueError(f"oversubscription={of.oversubscription}: expected 1 (every card at full speed) or more")
-    if of.oversubscription > 1 and not of.pod_devices:
-        raise ValueError(f"oversubscription={of.oversubscription}: expected pod_devices too, between pods it is that "
-                         "cards share what leads out")
 
 
 def inner_link(device: Accelerator) -> Link:

@@ -4,13 +4,12 @@ Beside the planner stands who guesses the same MFU for every run of a device (th
 is counted in one convention here: attention in full (s x s), nothing that is computed again, of the 16-bit peak. Papers
 count otherwise, so a printed figure has to be converted before it stands beside ours.
 
-How far off the planner was on published runs: what stands beside each of its plans.
-
-Only runs count that no constant was fitted on. A kind of run is a software on a generation of devices at a scale, where
-experts, 8-bit products, context parallelism and tensor parallelism across nodes make kinds of their own. With too few
-runs of a job's own kind the nearest wider one answers, and is named. Where that has too few runs, too, there is no
-number: NoRun says why. Structure and priors of the planner were made with these runs in view (planner.constants), so a
-cluster that nobody has published may be worse than they say: planner.validate --leave-out has that.
+What stands beside each plan is how far off the planner was on published runs, of those that no constant was fitted on.
+A kind of run is a software on a generation of devices at a scale, where experts, 8-bit products, context parallelism
+and tensor parallelism across nodes make kinds of their own. With too few runs of a job's own kind the nearest wider one
+answers, and is named. Where that has too few runs, too, there is no number: NoRun says why. Structure and priors of the
+planner were made with these runs in view (planner.constants), so a cluster that nobody has published may be worse than
+they say: planner.validate --leave-out has that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import mean, median
+from statistics import median
 
 from course_lib.costs.flops import sc21_step_flops, step_flops
 from course_lib.facts import Shape, published_rows
@@ -197,12 +196,6 @@ class Compared:
         """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
-    @property
-    def guess_error(self) -> float:
-        """The same of the guess with a constant MFU."""
-        return self.guess / self.row["value"] - 1
-
-
 # MFU, in one convention
 
 def mfu_in_full(share: float, shape: Shape, sequence_length: int, convention: str) -> float:
@@ -264,7 +257,7 @@ def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
 
 def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable[[Row], Job] = job_of_row
             ) -> list[Compared]:
-    """`job_of`: generic_job or told_job do without the profile of the row's software."""
+    """`job_of`: generic_job or job_from_answers do without the profile of the row's software."""
     jobs = [job_of(row) for row in rows]
     return [Compared(row, predict_row(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
 
@@ -277,7 +270,7 @@ def generic_job(row: Row) -> Job:
     return replace(job_of_row(row), software=with_recipe(nameless, software_of("", row["flash_assumed"], row["zero"])))
 
 
-def told_job(row: Row) -> Job:
+def job_from_answers(row: Row) -> Job:
     """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
     job, generic = job_of_row(row), generic_job(row)
     software = software_from_answers(job.software.passes == "passes_fused", job.software.attention, row["zero"],
@@ -307,7 +300,7 @@ def balanced_accuracy(compared: Sequence[Compared]) -> float:
 
 def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError, MeasuredError]]:
     """(the planner's, the guess's) for every group of times."""
-    return {name: (summary(name, [each.error for each in group]), summary(name, [each.guess_error for each in group]))
+    return {name: (errors_of(group, name), summary(name, [each.guess / each.row["value"] - 1 for each in group]))
             for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
 
 
@@ -321,17 +314,3 @@ def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) ->
 def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
     """Median, 90th percentile and largest of their errors."""
     return summary(name, [each.error for each in compared])
-
-
-def mean_of_groups(compared: Sequence[Compared]) -> float:
-    """The mean of the groups' median errors: a small group counts as much as a large one."""
-    return mean(ours.median for ours, _ in group_errors(compared).values())
-
-
-def spread_of(group: Sequence[Compared], noise: dict[str, dict]) -> float | None:
-    """How far repeated runs lie apart, relative; None where nobody repeated them."""
-    name = group[0].row["group"]
-    if name in noise:
-        return noise[name]["spread_percent"] / 100
-    spreads = [each.row["spread_percent"] / 100 for each in group if "spread_percent" in each.row]
-    return max(spreads) if spreads else None

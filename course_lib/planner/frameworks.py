@@ -324,21 +324,17 @@ def torchtitan_lines(plan: Estimate) -> list[str]:
                "fsdp_reshard_after_forward": repr("always" if L.zero_stage == 3 else "never")}
     lines = [f"config.parallelism.{name} = {value}" for name, value in degrees.items()]
     tokens = job.micro_batch * job.sequence_length
-    lines += pipeline_lines(job) if L.pp > 1 else []
+    if L.pp > 1:  # the end stages have one layer less where the layers are not even
+        layers, chunks = job.shape.num_layers, L.pp * job.v
+        ends = int(bool(layers % chunks))
+        pipeline = {"pipeline_parallel_schedule": repr("Interleaved1F1B" if job.v > 1 else "1F1B"),
+                    "pipeline_parallel_layers_per_stage": -(-layers // chunks),
+                    "pipeline_parallel_first_stage_less_layers": ends,
+                    "pipeline_parallel_last_stage_less_layers": ends, "num_pp_microbatches": job.num_microbatches}
+        lines += [f"config.parallelism.{name} = {value}" for name, value in pipeline.items()]
     lines += [f"config.training.num_tokens_per_microbatch_per_dp_rank = {tokens}",
               f"config.training.num_tokens_per_train_step = {job.tokens}",
               f"config.training.max_context_length = {job.sequence_length}"]
     policy = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}[job.recompute]
     lines += ["config.training.enable_cpu_offload = True"] if job.offload != "none" else []
     return [*lines, f"config.activation_checkpoint = {policy}"]
-
-
-def pipeline_lines(job: Job) -> list[str]:
-    """The pipeline's settings, for torchtitan; the end stages have one layer less where the layers are not even."""
-    layers, chunks = job.shape.num_layers, job.layout.pp * job.v
-    ends = int(bool(layers % chunks))
-    settings = {"pipeline_parallel_schedule": repr("Interleaved1F1B" if job.v > 1 else "1F1B"),
-                "pipeline_parallel_layers_per_stage": -(-layers // chunks),
-                "pipeline_parallel_first_stage_less_layers": ends, "pipeline_parallel_last_stage_less_layers": ends,
-                "num_pp_microbatches": job.num_microbatches}
-    return [f"config.parallelism.{name} = {value}" for name, value in settings.items()]

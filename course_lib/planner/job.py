@@ -116,11 +116,7 @@ class Job:
             raise ValueError(reason)
         if reason := saving_problem(self):
             raise ValueError(reason)
-        self._keep_to_the_device()
-
-    def _keep_to_the_device(self) -> None:
-        """Formats and kernels that the device has. ValueError where it has none of the kind."""
-        device = self.cluster.device
+        device = self.cluster.device  # formats and kernels that it has
         if self.precision == "bf16":
             object.__setattr__(self, "precision", device.half_precision)
         self.cluster.peak_flops_per_s(self.precision)
@@ -198,8 +194,14 @@ def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_b
     if shape.num_heads % tp or shape.ffn_size % tp:
         return (f"tp={tp}: expected a number that divides the {shape.num_heads} heads and the MLP's width of "
                 f"{shape.ffn_size}")
-    if reason := why_no_chunks(shape.num_layers + shape.mtp_layers, pp, v, uneven):
-        return reason
+    layers, chunks = shape.num_layers + shape.mtp_layers, pp * v
+    if pp == 1 and v > 1:
+        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
+    if chunks > layers + 2:
+        return f"pp={pp} with v={v}: expected at most {layers + 2} chunks, layers and both ends"
+    if not (uneven or layers % chunks == 0 or (layers + 2) % chunks == 0):  # each end then counts as a layer
+        return (f"pp={pp} with v={v}: expected chunks that divide the {layers} layers, or {layers + 2} with both ends; "
+                f"{chunks} would have {layers / chunks:.3g} layers each")
     if shape.num_experts % layout.ep:
         return f"ep={layout.ep}: expected a number that divides the {shape.num_experts} experts"
     if shape.num_experts == 1 and layout.etp > 1:
@@ -226,19 +228,6 @@ def saving_problem(job: Job) -> str | None:
         return (f"lora_rank={job.lora_rank}: expected no offload, since what adapters have is small, and plain "
                 "attention, whose q and v they are beside")
     return None
-
-
-def why_no_chunks(num_layers: int, pp: int, v: int, uneven: bool = False) -> str | None:
-    """Chunks are whole: pp v of them divide the layers, or the layers and both ends, of which each counts as one."""
-    chunks = pp * v
-    if pp == 1 and v > 1:
-        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
-    if chunks > num_layers + 2:
-        return f"pp={pp} with v={v}: expected at most {num_layers + 2} chunks, layers and both ends"
-    if uneven or num_layers % chunks == 0 or (num_layers + 2) % chunks == 0:
-        return None
-    return (f"pp={pp} with v={v}: expected chunks that divide the {num_layers} layers, or {num_layers + 2} with both "
-            f"ends; {chunks} would have {num_layers / chunks:.3g} layers each")
 
 
 def shape_of(model: Model | Shape) -> Shape:
