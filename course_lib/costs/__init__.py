@@ -10,8 +10,7 @@ goes in is plain numbers, a Shape or a Fact of course_lib.facts; units stand in 
                     sheet as it was seen to reach it
     network.py      what a collective gets on a cluster: which wires, how many bytes a second, how many seconds
     overlap.py      gradients hidden behind backward; from how many tokens on messages hide behind the arithmetic
-    scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency
-    stragglers.py   what one slow rank costs
+    scaling.py      Amdahl, Gustafson, T1/n + alpha + beta M, strong and weak efficiency; what one slow rank costs
     bubbles.py      idle time and micro-batches in flight of pipeline schedules
     splitting.py    layers and tokens dealt out to devices: what they send, and how many devices are too many
     mixture.py      experts dealt out over ranks: bytes, drops, and when it is too much to send

@@ -1,18 +1,12 @@
-"""Parameters and FLOPs, counted from a shape, and which share of a device's peak they reach.
+"""Parameters and FLOPs, counted from a shape, which share of a device's peak they reach, and how long that takes.
 
     N  parameters     D  training tokens     l  layers       h  hidden size     a  heads     d  head size
     f  MLP width      V  vocabulary          s  tokens in a row       B  rows in a batch
+    P  FLOP/s that large products reach     W  bytes/s of the device's memory     w  bytes of a number
 
 A multiplication and an addition are two FLOPs. Attention is counted in full, s x s, as papers count it: an
-implementation that skips what the causal mask hides does half of that part.
-
-MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
-recomputation has an HFU of about 4/3 of its MFU. Sources: Kaplan et al. 2020 (6ND);
-Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
-
-How long a device computes: matrix products, and passes over memory between them.
-
-    P  FLOP/s that large products reach     W  bytes/s of the device's memory     w  bytes of a number
+implementation that skips what the causal mask hides does half of that part. MFU counts the FLOPs that the model needs;
+HFU also those that were done twice to save memory: with full recomputation it is about 4/3 of MFU.
 
 A product of (m, k) and (k, n) takes its arithmetic and one trip of its three matrices through memory, one after the
 other:
@@ -20,8 +14,10 @@ other:
     2 mkn / P + w (mk + kn + mn) / W  =  2 mkn / P (1 + w P/(2W) (1/n + 1/m + 1/k))
 
 So a product is slow where one of its sizes is not large against P/W, the intensity of the machine: an H100 wants
-hundreds, and a matrix that tensor parallelism has cut into eight has not got them. The roofline (flops.py) would take
-the larger of the two instead; real kernels begin with a load and end with a store that nothing hides.
+hundreds, and a matrix that tensor parallelism has cut into eight has not got them. The roofline would take the larger
+of the two instead; real kernels begin with a load and end with a store that nothing hides.
+
+Sources: Kaplan et al. 2020 (6ND); Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
 """
 
 from course_lib.costs.numbers import above_zero, at_least

@@ -4,13 +4,11 @@
                      all_gather and gather, the full input of reduce_scatter, scatter and all_to_all
 
 The additions themselves are not counted. A hierarchical all-reduce is a sum of three: reduce_scatter of M on the inner
-link, all_reduce of M/g on the outer one, all_gather of M on the inner one.
-Source: Thakur, Rabenseifner and Gropp 2005.
+link, all_reduce of M/g on the outer one, all_gather of M on the inner one. Source: Thakur, Rabenseifner and Gropp 2005.
 
-How much of their data sheets wires reach in a collective: four numbers, each read off one measured point.
-
-Everything else that costs.network says of a cluster is a data sheet's or NCCL's own, so all other points that were
-measured can contradict it.
+How much of its data sheet a wire reaches in a collective are four numbers, each read off one measured point (Reached).
+All else that costs.network says of a cluster is a data sheet's or NCCL's own, so all other measured points can
+contradict it.
 """
 
 import math

@@ -1,25 +1,17 @@
-"""What this course's ZeRO holds and sends, to the byte: buckets, blocks and their padding, nothing rounded.
+"""What this course's ZeRO holds and sends, to the byte: buckets, blocks and their padding, nothing rounded; its peak.
 
     N  devices      M  bytes of all parameters, and of their gradients      S  numbers in a block, or in a shard
+    U  bytes of parameters in a unit, and of its gradients                  B  bytes of a bucket
 
-Stages 1 and 2 lay gradients into buckets, from the model's end to its begin, and each rank owns one block of each.
-Stage 3 cuts every parameter on its own. Where N does not divide, the last block is filled up with zeros.
+Buckets are many gradients in one message, cut by one rule wherever the course sends, holds or simulates them. A message
+costs alpha + beta M (links.py), so many small ones pay alpha again and again, and a single large one cannot start
+before the last gradient is there. Stages 1 and 2 lay gradients into buckets, from the model's end to its begin, and
+each rank owns one block of each. Stage 3 cuts every parameter on its own. Where N does not divide, the last block is
+filled up with zeros.
 
-Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 7, for
-what is sent.
-
-Buckets: many gradients in one message, cut by one rule wherever the course sends, holds or simulates them.
-
-One message costs alpha + beta M (links.py), so many small ones pay alpha again and again, and a single large one cannot
-start before the last gradient is there. A bucket is the middle. Source: Li et al. 2020, "PyTorch Distributed:
-Experiences on Accelerating Data Parallel Training", section 3.2.3.
-
-The most memory that a step takes on a device: what one process shows, and what each stage holds besides.
-
-ZeRO changes neither the activations nor what operations work with. So one process that shards nothing shows them, event
-by event (`watch`); `step_peak` goes through the same events and counts what a stage has in memory at each:
-
-    U bytes of parameters in a unit, and of its gradients      B bytes of a bucket      N devices
+The most memory that a step takes: ZeRO changes neither the activations nor what operations work with. So one process
+that shards nothing shows them, event by event (`watch`); `step_peak` goes through the same events and counts what a
+stage has in memory at each:
 
     stage 0, 1   each bucket of gradients that has been begun, B
     stage 2      buckets that fill, B; the one under way, B, and the blocks of it that arrive, B (N-1)/N; of those
@@ -31,6 +23,9 @@ by event (`watch`); `step_peak` goes through the same events and counts what a s
 That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step. What the optimiser needs to
 compute is not counted: on a GPU torch's AdamW steps on all tensors at once (foreach), with 4 bytes more for each number
 that it steps on. Where backward's peak is higher than that, the step's does not show.
+
+Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 7, for
+what is sent; Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.3.
 """
 
 from collections.abc import Iterator, Sequence

@@ -131,7 +131,7 @@ LINKS: tuple[Interconnect, ...] = (
 )
 
 # What one step of a ring costs however short the message, by technology: for NCCL the alpha of its own cost model, for
-# TCP what a ring of gloo took, 2 x 3 steps. EFA's is not published, and is read off a curve (costs.reached).
+# TCP what a ring of gloo took, 2 x 3 steps. EFA's is not published, and is read off a curve (costs.links).
 STEP_LATENCY: dict[str, Fact] = {
     "NVLink": Fact(3.4, "us", NCCL_TUNING, "2026-06"),
     "PCIe": Fact(5.7, "us", NCCL_TUNING, "2026-06"),
