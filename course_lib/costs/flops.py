@@ -71,12 +71,6 @@ def expert_biases(shape: Shape) -> int:
     return (2 if shape.gated else 1) * shape.ffn_size + shape.hidden_size if shape.biases else 0
 
 
-def layer_parameters(shape: Shape) -> int:
-    """Parameters of one layer, for a shape whose layers are all of a kind."""
-    return (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + shared_matrices(shape)
-            + router_matrix(shape) + vectors_of_layer(shape))
-
-
 def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
     """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT).
 
@@ -85,7 +79,10 @@ def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
     8030261248
     """
     final_norm = (2 if shape.biases else 1) * shape.hidden_size
-    total = sum(count * layer_parameters(kind) for count, kind in shape.kinds()) + final_norm
+    total = final_norm
+    for count, kind in shape.kinds():
+        total += count * (attention_matrices(kind) + kind.num_experts * expert_matrices(kind) + shared_matrices(kind)
+                          + router_matrix(kind) + vectors_of_layer(kind))
     if include_embeddings:
         total += (1 if shape.tied else 2) * shape.vocab_size * shape.hidden_size
         total += shape.sequence_length * shape.hidden_size if shape.learned_positions else 0

@@ -134,15 +134,10 @@ ASSUMED: tuple[Assumed, ...] = (
 )
 
 
-def is_guess(constant: Constant) -> bool:
-    """No row moved it, and none made it surer."""
-    return (abs(constant.value / constant.prior - 1) < MOVED
-            and constant.uncertainty > SURER * constant.prior_uncertainty)
-
-
 def guesses() -> tuple[Constant, ...]:
-    """The constants that are their priors still."""
-    return tuple(constant for constant in CONSTANTS if is_guess(constant))
+    """The constants that are their priors still: no row moved them, and none made them surer."""
+    return tuple(c for c in CONSTANTS if abs(c.value / c.prior - 1) < MOVED
+                 and c.uncertainty > SURER * c.prior_uncertainty)
 
 
 def table_of_guesses() -> str:

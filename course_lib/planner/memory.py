@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from course_lib.costs.activations import ActivationTerm, activation_terms
+from course_lib.costs.activations import activation_terms
 from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
@@ -114,7 +114,11 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
         # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
         held["activations"] += max(0.0, whole - held["logits"])
-    held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
+    # So much more is there at most of nanotron's measured peaks, whatever is in flight: the whole sums that a layer's
+    # two reduce-scatters begin with. What would explain it: the code is past them, but a block that another stream
+    # reads is free only when the device is past it, too (Tensor.record_stream), and a processor that runs a pass ahead
+    # asks for all of them. Three runs, with 131,072 tokens a micro-batch and more, did without.
+    held["other"] = OTHER_BYTES + layers * (beyond_own_part(job) if job.software.frees_late else 0.0)
     return held
 
 
@@ -144,15 +148,6 @@ def gathered_bytes(job: Job, again: float = 0.0) -> float:
     return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
 
 
-def freed_late_bytes(job: Job) -> float:
-    """The same of the whole sums that a layer's two reduce-scatters begin with: so much more is there at most of
-    nanotron's measured peaks, whatever is in flight. What would explain it: the code is past them, but a block that
-    another stream reads is free only when the device is past it, too (Tensor.record_stream), and a processor that runs
-    a pass ahead asks for all of them. Three runs, with 131,072 tokens a micro-batch and more, did without.
-    """
-    return beyond_own_part(job) if job.software.frees_late else 0.0
-
-
 def beyond_own_part(job: Job) -> float:
     """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
     whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
@@ -178,17 +173,14 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
         set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
-    terms = [(count * times / work.shape.num_layers, term.name, term_bytes_as_read(term, work))
+    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
+    policy = "selective" if work.flash or work.recompute == "selective" else "none"
+    narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as the product reads it, in 8 or 4 bits
+    terms = [(count * times / work.shape.num_layers, term.name,
+              term_bytes(term, work, policy) * (narrow if term.name in READ_BY_PRODUCTS else 1.0))
              for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
                                                                     dropout=work.dropout) if term.name not in again]
     if by_operation:
         return sum(share * held * (0.5 if name in PRODUCTS else 1.0) for share, name, held in terms
                    if name in (*PRODUCTS, *ALWAYS_KEPT))
     return sum(share * held for share, _, held in terms)
-
-
-def term_bytes_as_read(term: ActivationTerm, work: Work) -> float:
-    """What a product reads is kept as the product reads it, in 8 or 4 bits."""
-    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
-    policy = "selective" if work.flash or work.recompute == "selective" else "none"
-    return term_bytes(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)

@@ -119,9 +119,11 @@ def shape_of_row(row: Row) -> Shape:
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     require_row(row)
-    # What the row leaves out and its trainer's name says.
-    text = text_of_software(row).lower()
+    text = text_of_software(row)
+    # What the row leaves out and its trainer's name says; what this trainer does with a software that others have, too.
     row = next((known for word, known in OF_TRAINERS.items() if word in text), {}) | row
+    changes = next((changes for word, changes in TRAINERS.items() if word in text), {})
+    software = replace(software_of(text, row["flash_assumed"], row["zero"]), **changes)
     of = cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"],  # devices that NVLink joins are a node
                  row.get("gpus_per_domain") or row.get("gpus_per_node") or 8, row.get("node_gbps") or 0.0,
                  between=row.get("network") or "")
@@ -135,20 +137,13 @@ def job_of_row(row: Row) -> Job:
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
                sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
                gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),
-               dropout=not row["flash_assumed"], software=software_of_row(row),
+               dropout=not row["flash_assumed"], software=with_recipe(row, software),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
 
-def software_of_row(row: Row) -> Software:
-    """The software that a published run used, by its name and its words."""
-    text = text_of_software(row)
-    trainer = next((changes for word, changes in TRAINERS.items() if word in text.lower()), {})
-    return with_recipe(row, replace(software_of(text, row["flash_assumed"], row["zero"]), **trainer))
-
-
 def text_of_software(row: Row) -> str:
-    """Where a row says what trained it: its software, and the words about its hardware."""
-    return f"{row.get('software') or ''} {row['hw']}"
+    """Where a row says what trained it, in small letters: its software, and the words about its hardware."""
+    return f"{row.get('software') or ''} {row['hw']}".lower()
 
 
 def with_recipe(row: Row, found: Software) -> Software:
