@@ -100,16 +100,16 @@ def ring_path(n: int, M: float) -> tuple[float, float]:
     return n - 1, (n - 1) / n * M
 
 
-def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
+def go_twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
     """The path that goes `once` and then as far again, as an all-reduce does in two halves."""
     return lambda n, M: (2 * once(n, M)[0], 2 * once(n, M)[1])
 
 
 # (op, algorithm) -> messages and bytes, one after the other
 COSTS: dict[tuple[str, str], Callable[[int, float], tuple[float, float]]] = {
-    ("all_reduce", "ring"): twice(ring_path),
+    ("all_reduce", "ring"): go_twice(ring_path),
     ("all_reduce", "naive"): lambda n, M: (2 * (n - 1), 2 * (n - 1) * M),
-    ("all_reduce", "tree"): twice(tree_path),
+    ("all_reduce", "tree"): go_twice(tree_path),
     ("all_reduce", "halving_doubling"): halving_doubling_path,
     ("all_reduce", "recursive_doubling"): recursive_doubling_path,
     ("reduce_scatter", "ring"): ring_path,
@@ -289,6 +289,6 @@ def crowding(num_nodes: int) -> float:
     return measured[below] * (measured[above] / measured[below]) ** share
 
 
-def slower(link: Link, share: float) -> Link:
+def slow_down(link: Link, share: float) -> Link:
     """The link at a share of its rate, with the same latency."""
     return replace(link, beta_s_per_byte=link.beta_s_per_byte / share)

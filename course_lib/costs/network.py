@@ -39,7 +39,7 @@ from course_lib.costs.links import (
     hardware_link,
     reached_shares,
     sent_share,
-    slower,
+    slow_down,
 )
 from course_lib.costs.numbers import at_least
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
@@ -290,8 +290,8 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     shares = reached_shares() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
     G = at_least(devices_per_node, 1, "devices_per_node")
     switch = inside.beta_s_per_byte / shares.switch if wire.adds_up else None
-    return Network(G, slower(inside, shares.ring),
-                   slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
+    return Network(G, slow_down(inside, shares.ring),
+                   slow_down(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
                    at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch,
                    pod_devices=pod_devices, oversubscription=oversubscription,
                    mesh=wire.kind == "mesh")

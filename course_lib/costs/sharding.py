@@ -171,7 +171,7 @@ def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket
 
 # Stages 0 to 2
 
-def in_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]:
+def assign_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]:
     """The bucket of each parameter; the bytes of each bucket, padding included."""
     filled = fill_buckets(seen.sizes, cap, seen.bytes_per_number)
     backwards = chain.from_iterable([index] * len(content) for index, content in enumerate(filled))
@@ -182,7 +182,7 @@ def begun_buckets(seen: Watched, N: int, cap: float) -> Added:
     """Bytes that ZeRO-1 holds besides after each event: (at that moment, from then on). A bucket is laid out with its
     first gradient and stays.
     """
-    bucket_of, B = in_buckets(seen, N, cap)
+    bucket_of, B = assign_buckets(seen, N, cap)
     begun: set[int] = set()
     for event in seen.events:
         if event.kind == GRADIENT:
@@ -194,7 +194,7 @@ def begun_buckets(seen: Watched, N: int, cap: float) -> Added:
 def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
     """As begun_buckets, of ZeRO-2: buckets that are being filled, the one that is being sent, an N-th of each that was.
     """
-    bucket_of, B = in_buckets(seen, N, cap)
+    bucket_of, B = assign_buckets(seen, N, cap)
     missing = [bucket_of.count(index) for index in range(len(B))]
     filling: set[int] = set()
     sent = 0

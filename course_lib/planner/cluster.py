@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.costs.links import Link, fit_link, hardware_link, measured_seconds, reached_shares, slower
+from course_lib.costs.links import Link, fit_link, hardware_link, measured_seconds, reached_shares, slow_down
 from course_lib.costs.network import Network
 from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
@@ -181,10 +181,10 @@ def inner_link(device: Accelerator) -> Link:
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
     measured, curve = measured_like(wire)
     if wire.adds_up:  # the curve is not a ring's
-        return replace(slower(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
+        return replace(slow_down(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
     share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte
-    return slower(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
+    return slow_down(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
 
 
 def measured_like(wire: Interconnect) -> tuple[Interconnect, Link]:

@@ -30,7 +30,7 @@ from course_lib.planner.plan import (
     reasons_for,
     why_not,
 )
-from course_lib.planner.search import distinct, ties
+from course_lib.planner.search import pick_distinct, ties
 
 TOKENS = 1e12  # that dollars are told for
 WIDTH = 105  # characters of a line: what a notebook cell shows
@@ -45,7 +45,7 @@ def report(plans: Plans, name: str, top: int = 5) -> str:
                 f"{asked.how['software'].name}")
     if not plans:
         return f"{question}\n{plans.reason}"
-    shown, best = distinct(plans)[:top], plans[0]
+    shown, best = pick_distinct(plans)[:top], plans[0]
     told = notes(plans)
     for number, each in enumerate(shown[1:], 2):
         reasons = "; ".join(reasons_for(each, best)) or "nothing that is worth saying"
@@ -99,7 +99,7 @@ def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
             "software": asked.how["software"].name, "idle_devices": plans.idle_devices, "reason": plans.reason,
             "error": None if error is None else str(error),
             "nearest_runs": [] if error is None else [str(run) for run in error.nearest],
-            "plans": [plan_as_json(each, plans[0], each in tied) for each in distinct(plans)[:top]],
+            "plans": [plan_as_json(each, plans[0], each in tied) for each in pick_distinct(plans)[:top]],
             "nearly": [plan_as_json(each, plans[0] if plans else each, False) for each in plans.nearly[:top]]}
 
 

@@ -156,13 +156,13 @@ def error_of(job: Job) -> MeasuredError | NoRun:
     for name, key in keys_of(job):
         alike = runs_by_key().get(key, ())
         if len(alike) >= FEWEST:
-            return summary(name, [run.error for run in alike], beyond(job, alike), nearest)
+            return summary(name, [run.error for run in alike], warn_of_size(job, alike), nearest)
     if not alike:
         return NoRun(f"none of {name}", nearest)
     return NoRun(f"{len(alike)} of {name}; an error needs {FEWEST}", nearest, some=True)
 
 
-def beyond(job: Job, runs: Sequence[PublishedRun]) -> str:
+def warn_of_size(job: Job, runs: Sequence[PublishedRun]) -> str:
     """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
     most = max(run.job.layout.world_size for run in runs)
     return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""

@@ -27,7 +27,7 @@ from course_lib.planner.candidates import (
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
 from course_lib.planner.job import Job, job_problem
-from course_lib.planner.search import SLOWEST, TIE, bytes_of, fewest_layers, fits, leanest, light_modules, search
+from course_lib.planner.search import SLOWEST, TIE, bytes_of, fewest_layers, find_leanest, fits, light_modules, search
 
 GIB = 2**30
 WORDS = {"matmul": "products", "memory": "passes over memory", "tp": "tensor parallelism", "cp": "context parallelism",
@@ -216,10 +216,10 @@ def compare_with_best(found: Estimate, too_large: Sequence[Estimate], asked: Ask
                    *reasons_for(found, best)]
     if idle := asked.cluster.num_devices - found.num_devices:
         reasons.append(f"{idle:,} devices idle")
-    return WhyNot(found.layout, verdict, (*reasons, *nearly_better(best, too_large, asked)), (), found)
+    return WhyNot(found.layout, verdict, (*reasons, *find_nearly_better(best, too_large, asked)), (), found)
 
 
-def nearly_better(best: Estimate, too_large: Sequence[Estimate], asked: Asked) -> list[str]:
+def find_nearly_better(best: Estimate, too_large: Sequence[Estimate], asked: Asked) -> list[str]:
     """What would beat the best plan, were there a little more memory."""
     near = [each for each in too_large if each.memory_bytes <= asked.nearly_bytes and each.step_s < best.step_s]
     if not near:
@@ -317,7 +317,7 @@ def leanest_jobs(asked: Asked) -> list[Job]:
     world = asked.cluster.num_devices
     for job in schedules(asked, range(world // 2 + 1, world + 1)):
         if job.layout not in found:
-            found[job.layout] = leanest(job, asked)
+            found[job.layout] = find_leanest(job, asked)
     return [job for job in found.values() if job]
 
 

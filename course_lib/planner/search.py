@@ -72,7 +72,7 @@ def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
         first = (job.layout, job.micro_batch)
         if job.layout in hopeless or first in hopeless:
             continue
-        if job.v == 1 and not nearly_fits(leanest(job, asked), asked):
+        if job.v == 1 and not nearly_fits(find_leanest(job, asked), asked):
             hopeless.add(job.layout if job.micro_batch == 1 else first)
             continue
         sharded = with_most_sharding(job, asked.choices)
@@ -85,7 +85,7 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
     ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
     """
-    if not nearly_fits(leanest(job, asked), asked):
+    if not nearly_fits(find_leanest(job, asked), asked):
         return
     whole_fit = set()  # savings with which it fits with gradients that are not sharded
     for zero in zero_stages(job.layout, asked.choices):
@@ -144,7 +144,7 @@ def fewest_layers(job: Job, asked: Asked) -> Job | None:
     return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
 
 
-def leanest(job: Job, asked: Asked) -> Job | None:
+def find_leanest(job: Job, asked: Asked) -> Job | None:
     """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
     """
     policies, choices = asked.choices.recompute, asked.choices
@@ -215,7 +215,7 @@ def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
     return front
 
 
-def distinct(plans: Iterable[Estimate]) -> list[Estimate]:
+def pick_distinct(plans: Iterable[Estimate]) -> list[Estimate]:
     """The first plan of each set of axes and of what saves memory on request, whatever its chunks, micro-batch, ZeRO
     stage and recomputation.
     """

@@ -221,12 +221,12 @@ def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) ->
         repeated = [each.row for each in group if "spread_percent" in each.row]
         spreads = [noise[name]] if name in (noise or {}) else repeated
         spread, (_, theirs) = max((each["spread_percent"] / 100 for each in spreads), default=None), errors[name]
-        lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
+        lines.append(f"{name:10s} {error_columns(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
                      f"{'' if spread is None else f'{spread:.1%}':>8s}")
-    return "\n".join([*lines, f"{'all':10s} {apart(rows_with_times(compared))}"])
+    return "\n".join([*lines, f"{'all':10s} {error_columns(rows_with_times(compared))}"])
 
 
-def apart(compared: Sequence[Compared]) -> str:
+def error_columns(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
     fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"

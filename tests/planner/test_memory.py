@@ -20,7 +20,7 @@ from course_lib.planner.frameworks import megatron_flags, torchtitan_lines
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.memory import needed_bytes
 from course_lib.planner.plan import plan
-from course_lib.planner.search import distinct
+from course_lib.planner.search import pick_distinct
 from course_lib.planner.stages import layer_numbers, trained_numbers
 from course_lib.planner.step import message_seconds
 
@@ -149,7 +149,7 @@ def test_a_search_that_may_offload_finds_what_nothing_else_makes_fit():
 def test_plans_with_other_savings_are_told_apart():
     found = plan(SEVEN, BOARD, 64, sequence_length=4096, choices=Choices(
         tensor=(1,), pipeline=(1,), context=(1,), optimizers=("adam", "adam8bit"), offload=("none", "optimizer")))
-    assert {(each.job.optimizer, each.job.offload) for each in distinct(found)} == {
+    assert {(each.job.optimizer, each.job.offload) for each in pick_distinct(found)} == {
         ("adam", "none"), ("adam", "optimizer"), ("adam8bit", "none"), ("adam8bit", "optimizer")}
 
 
