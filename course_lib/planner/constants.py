@@ -3,18 +3,17 @@
 Each begins at a `prior`, what a data sheet, a paper or a measured curve says, with a relative uncertainty. planner.fit
 moves it only as far as the rows marked "calibration" ask for, and leaves `value` and its own `uncertainty`; a test fits
 again and compares. Where no row says anything the value stays at its prior, and so does its uncertainty: such a
-constant is a guess (planner.guesses lists them).
+constant is a guess (planner.fit lists them).
 
 Only constants were kept from seeing the rows marked "visible". Which terms the model has, what each software is said to
 do, and the priors were written with all rows in view and changed where a group was missed; so errors on visible rows
 are smaller than on a cluster that nobody has published. The priors alone, without any fit, tell how much
 (planner.validate --leave-out).
 
-What ran: generations of training software, told apart by what they do, not by how fast they turned out.
-
-A row says in free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM
-of 2021, sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core. Whoever knows whether his software
-fuses kernels, and which attention it calls, is told more: software_from_answers.
+Generations of training software stand below, told apart by what they do, not by how fast they turned out. A row says in
+free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM of 2021,
+sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core. Whoever knows whether his software fuses
+kernels, and which attention it calls, is told more: software_from_answers.
 """
 
 from dataclasses import dataclass, make_dataclass, replace
