@@ -100,6 +100,7 @@ def tpu(name: str, year: int, bf16: float, memory_gb: float, gb_per_s: float, po
                        Fact(memory_gb, "GB", SCALING_BOOK, date), Fact(gb_per_s, "GB/s", SCALING_BOOK, date), power,
                        (f"{name} ICI",), host="PCIe 3.0 x16")
 
+
 OLD_HOST = "PCIe 4.0 x16"
 C2C = "NVLink-C2C"
 
@@ -175,6 +176,7 @@ class MeasuredMatmul:
     device: str
     achieved: Fact
 
+
 MEASURED_MATMUL: tuple[MeasuredMatmul, ...] = tuple(
     MeasuredMatmul(device, Fact(tflops, "TFLOP/s", "Bekman, Machine Learning Engineering, MAMF table, bf16", "2025"))
     for device, tflops in (("A100", 271.2), ("H100", 794.5), ("GH200", 828.6), ("B200", 1745), ("GB200", 1822),
@@ -189,6 +191,7 @@ class System:
     device: str
     num_devices: int
     power: Fact
+
 
 SYSTEMS: tuple[System, ...] = (
     System("DGX A100", "A100", 8, Fact(6500, "W", "NVIDIA, DGX A100 data sheet", "2020")),
@@ -225,6 +228,7 @@ class DeviceVariant:
     device: Accelerator
     power_share: float
 
+
 TORCHTITAN_H100 = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, section Hardware"
 DEVICE_VARIANTS: tuple[DeviceVariant, ...] = (
     DeviceVariant("H100 96GB 500W", replace(
@@ -251,6 +255,7 @@ def hourly(device: str, **sellers: float) -> tuple[Price, ...]:
     return tuple(Price(device, seller.replace("_", " "), "an hour",
                        Fact(usd, "USD/h", DATA_RECEIPTS, "2026-11", unverified=True))
                  for seller, usd in sellers.items())
+
 
 CNBC = "CNBC, interview with Jensen Huang: what a Blackwell GPU is expected to cost"
 

@@ -78,6 +78,7 @@ def ethernet(gbit_per_s: int, standard: str, date: str, latency: Fact | None = N
     return Interconnect(f"Ethernet {gbit_per_s}G", "between nodes", from_gbit(gbit_per_s, f"IEEE {standard}", date),
                         f"{gbit_per_s} Gbit/s", latency=latency)
 
+
 LINKS: tuple[Interconnect, ...] = (
     Interconnect("NVLink 2 (V100)", "inside a node", Fact(150, "GB/s", NVIDIA_V100, "2017"),
                  "6 links of 25 GB/s; advertised as 300 GB/s, both ways"),
@@ -155,6 +156,7 @@ def interconnect(name: str) -> Interconnect:
     """The one of this name. ValueError, with all names, where there is none."""
     return find("interconnect", name, LINKS)
 
+
 BEKMAN = ("Bekman, Machine Learning Engineering, network chapter: all_reduce_bench, nccl-tests", "2026-08")
 CHANG = ("crazyguitar, aws-gpu-communication-benchmark (nccl-tests, p5.48xlarge, out of place), data/nccl_", "2025-10")
 TOGETHER = ("togethercomputer/together-dgxc-benchmarking, worklog/2026-04-20_nccl_collective_scaling_report.md",
@@ -212,6 +214,7 @@ def on_ndr(op: str, **by_nodes: float) -> tuple[MeasuredCollective, ...]:
     """8 GiB on B200s, by nodes; "ring": each rank sends to the next, all at once (nccl-tests' sendrecv)."""
     return tuple(MeasuredCollective(op, "B200", "InfiniBand NDR", 8 * int(nodes[1:]), int(nodes[1:]),
                                     curve(TOGETHER, {8 * GIB: gb_per_s})) for nodes, gb_per_s in by_nodes.items())
+
 
 MEASURED_COLLECTIVES: tuple[MeasuredCollective, ...] = (
     by_bekman("A100", 8, 1, {
@@ -279,6 +282,7 @@ class RecordedTimes:
 
     def __str__(self) -> str:
         return f"recorded on the authors' machine: {self.machine}, {self.date}"
+
 
 MACHINE = "Linux, two cores, a cable of 100 Mbit/s between two namespaces"
 

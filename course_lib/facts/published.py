@@ -50,6 +50,7 @@ def published_table(name: str) -> dict[str, Any]:
     """What published.json has beside the rows: "zero_bubble_peak_memory_GB", "fields"."""
     return published_file()[name]
 
+
 MOSAIC = ("Databricks, llm-foundry, scripts/train/benchmarking/README.md at c90b9b3, H100 80GB BF16", "2024-01")
 NARAYANAN = ("Narayanan et al. 2021 (SC'21), table 2", "2021")
 
@@ -81,6 +82,7 @@ def gpt3(method: str, **tflops: int) -> MeasuredThroughput:
     """Strong scaling of GPT-3's size with 1,536 sequences of 2,048 tokens, in FLOPs that count recomputation."""
     rates = {int(n[1:]): Fact(rate, "TFLOP/s", *NARAYANAN) for n, rate in tflops.items()}
     return MeasuredThroughput("GPT-3 175B", "A100", method, "batch", {n: 1536 * 2048 // n for n in rates}, rates)
+
 
 MEASURED_THROUGHPUT: tuple[MeasuredThroughput, ...] = (
     mosaic("MPT 1B", "ZeRO-2", 12, n128=44_123, n256=42_555, n512=39_837),
@@ -224,6 +226,7 @@ def measured_throughput(*rows: tuple[int, tuple[float, ...]]) -> dict[int, dict[
     """{m: {schedule: Fact}} from columns of the paper's table 4, a throughput for each of MEASURED."""
     return {m: {name: Fact(rate, "samples/s", f"{QI} 4", "2024") for name, rate in zip(MEASURED, rates, strict=True)}
             for m, rates in rows}
+
 
 BUBBLE_RATES: tuple[BubbleRates, ...] = (
     BubbleRates("1.5B", 8, 3, table(

@@ -106,66 +106,53 @@ def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple
                          beyond, nearest)
 
 
-Key = tuple[str, ...]
-
-
-def keys_of(job: Job) -> list[tuple[str, Key]]:
-    """(name, key) of its kind and of each wider one. Runs with the same key at one level are of one kind. Another
-    software may answer for plain layouts; not for experts, few bits, or tensor parallelism across nodes.
+def kinds_of(job: Job) -> list[str]:
+    """Its kind and each wider one. Another software may answer for plain layouts; not for experts, few bits, or tensor
+    parallelism across nodes.
     """
     features, generation, n = features_of(job), job.cluster.device.generation, job.layout.world_size
     software = job.software.name
     scale = ("one node" if n <= job.cluster.devices_per_node else "up to 512 devices" if n <= 512 else
              "more than 512 devices")
+    wider = [f"{software} on all devices"] if set(features) - {"context parallelism"} else [
+        f"all software on {generation}, {scale}", f"all software on {generation}"]
     also = f" with {' and '.join(features)}" if features else ""
-    own = "*".join(features)
-    found = [(f"{software} on {generation}, {scale}{also}", ("1", own, software, generation, scale)),
-             (f"{software} on {generation}{also}", ("2", own, software, generation))]
-    if set(features) - {"context parallelism"}:
-        return [*found, (f"{software} on all devices{also}", ("3", own, software))]
-    return [*found, (f"all software on {generation}, {scale}{also}", ("4", own, generation, scale)),
-            (f"all software on {generation}{also}", ("5", own, generation))]
+    return [kind + also for kind in (f"{software} on {generation}, {scale}", f"{software} on {generation}", *wider)]
 
 
 @lru_cache(maxsize=1)
-def runs_by_key() -> dict[Key, tuple[PublishedRun, ...]]:
+def runs_by_kind() -> dict[str, tuple[PublishedRun, ...]]:
     """Published runs that were not fitted, by each kind that they are of."""
-    found: dict[Key, tuple[PublishedRun, ...]] = {}
+    found: dict[str, tuple[PublishedRun, ...]] = {}
     for run in unfitted_runs():
-        for _, key in keys_of(run.job):
-            found[key] = (*found.get(key, ()), run)
+        for kind in kinds_of(run.job):
+            found[kind] = (*found.get(kind, ()), run)
     return found
 
 
 def errors_by_kind() -> dict[str, MeasuredError]:
     """The error of every narrowest kind that was published: software, generation, scale, and what is special."""
-    found: dict[str, list[float]] = {}
-    for run in unfitted_runs():
-        found.setdefault(keys_of(run.job)[0][0], []).append(run.error)
-    return {kind: summary(kind, errors) for kind, errors in found.items()}
+    kinds = dict.fromkeys(kinds_of(run.job)[0] for run in unfitted_runs())
+    return {kind: summary(kind, [run.error for run in runs_by_kind()[kind]]) for kind in kinds}
 
 
 def error_of(job: Job) -> MeasuredError | NoRun:
-    """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
-    its device's generation.
+    """The error of the narrowest kind of `job` that has at least FEWEST runs, with a warning where the job is larger
+    than all of them; NoRun where none has, or nobody published its device's generation.
     """
     runs, generation = unfitted_runs(), job.cluster.device.generation
     nearest = nearest_runs(job, runs)
     if all(run.job.cluster.device.generation != generation for run in runs):
         return NoRun(f"none on {job.cluster.device.name}", nearest)
-    for name, key in keys_of(job):
-        alike = runs_by_key().get(key, ())
+    for kind in kinds_of(job):
+        alike = runs_by_kind().get(kind, ())
         if len(alike) >= FEWEST:
-            return summary(name, [run.error for run in alike], warn_of_size(job, alike), nearest)
+            most = max(run.job.layout.world_size for run in alike)
+            beyond = f"; none on more than {most:,} devices" if job.layout.world_size > most else ""
+            return summary(kind, [run.error for run in alike], beyond, nearest)
     if not alike:
-        return NoRun(f"none of {name}", nearest)
-    return NoRun(f"{len(alike)} of {name}; an error needs {FEWEST}", nearest, some=True)
-
-
-def warn_of_size(job: Job, runs: Sequence[PublishedRun]) -> str:
-    """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
-    most = max(run.job.layout.world_size for run in runs)
-    return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""
+        return NoRun(f"none of {kind}", nearest)
+    return NoRun(f"{len(alike)} of {kind}; an error needs {FEWEST}", nearest, some=True)
 
 
 GROUPS = {  # of published rows, in words
@@ -197,6 +184,7 @@ class Compared:
         return self.predicted / self.row["value"] - 1
 
 # MFU, in one convention
+
 
 def mfu_in_full(share: float, shape: Shape, sequence_length: int, convention: str) -> float:
     """A published MFU as the planner counts. `convention` of the publication: "full" (s x s, as here), "causal" (half
