@@ -95,13 +95,6 @@ def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_paralle
     return work.num_microbatches * Fraction(2 * (t - 1), t) * numbers
 
 
-def context_bytes(work: StageWork, shape: Shape, t: int, c: int, w: int = 4) -> int:
-    """Bytes that the stage's ring attention sends along cp, block by block."""
-    blocks = sum(layer.startswith("blocks") for layer in work.layers)
-    return work.num_microbatches * blocks * sum(ring_attention_bytes(
-        work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
-
-
 def expert_bytes(counts: Sequence[Counts], place: int, hidden_size: int, w: int = 4) -> int:
     """Along ep, by the rank at `place` of its group: rows to the experts and back, then gradients on the same ways.
 
@@ -174,7 +167,10 @@ def step_bytes(work: StageWork, shape: Shape, sizes: Mapping[str, int], zero_sta
     replicas = "dp" if c == 1 else "cp" if dp == 1 else "dp+cp"
     alone = next((axis for axis, size in (("tp", t), ("cp", c), ("pp", p), ("dp", dp)) if size == world), "world")
     all_ranks = "dp+cp" if alone == "world" and dp * c == world else alone
-    found = [("tp", tensor_bytes(work, shape, t, c, sequence_parallel, w)), ("cp", context_bytes(work, shape, t, c, w)),
+    blocks = sum(layer.startswith("blocks") for layer in work.layers)  # each with its ring of attention
+    rings = work.num_microbatches * blocks * sum(ring_attention_bytes(
+        work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
+    found = [("tp", tensor_bytes(work, shape, t, c, sequence_parallel, w)), ("cp", rings),
              ("pp", pipeline_bytes(work, shape, t, c, p, sequence_parallel, w)),
              (replicas, replica_bytes(work, shape, t, dp * c, zero_stage, w)),
              (all_ranks, Fraction(2 * (world - 1), world) * 8)]

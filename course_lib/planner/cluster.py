@@ -86,7 +86,7 @@ class Cluster:
         wire = interconnect(self.device.links[0])
         if not wire.adds_up:
             return None
-        measured, curve = measured_like(wire)
+        measured, curve = find_measured(wire)
         return curve.beta_s_per_byte * (measured.one_way.value / wire.one_way.value)
 
     @cached_property
@@ -179,7 +179,7 @@ def inner_link(device: Accelerator) -> Link:
     wire = interconnect(device.links[0])
     if wire.kind == "torus":  # a ring along one axis has two of the links
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
-    measured, curve = measured_like(wire)
+    measured, curve = find_measured(wire)
     if wire.adds_up:  # the curve is not a ring's
         return replace(slow_down(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
@@ -187,7 +187,7 @@ def inner_link(device: Accelerator) -> Link:
     return slow_down(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
 
 
-def measured_like(wire: Interconnect) -> tuple[Interconnect, Link]:
+def find_measured(wire: Interconnect) -> tuple[Interconnect, Link]:
     """(the wire of the same generation on which an all-reduce of eight in a node was measured at many sizes, alpha and
     beta of its M), fitted to that curve.
     """

@@ -184,7 +184,7 @@ def add_axes(arguments: Parser) -> None:
 
 # What was asked for
 
-def known_as(text: str, names: Iterable[str]) -> str:
+def match_name(text: str, names: Iterable[str]) -> str:
     """The name that is meant, or `text` itself: "llama-3-70b" and "Llama 3 70B" are one."""
     def plain(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())
@@ -197,7 +197,7 @@ def model_of(text: str) -> tuple[str, Shape]:
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return str(path), shape_from_config(path)
-    found = model(known_as(text, (each.name for each in MODELS)))
+    found = model(match_name(text, (each.name for each in MODELS)))
     return found.name, shape_of(found)
 
 
@@ -208,7 +208,7 @@ def cluster_of(text: str, per_node: int | None) -> Cluster:
         raise ValueError(f"--gpus {text!r}: expected a number and a device, such as 64xH100")
     names = (each.name for each in (*ACCELERATORS, *DEVICE_VARIANTS))
     how = {"devices_per_node": per_node} if per_node else {}
-    return cluster(known_as(found[2], names), int(re.sub(r"\D", "", found[1])), **how)
+    return cluster(match_name(found[2], names), int(re.sub(r"\D", "", found[1])), **how)
 
 
 def rows_of(text: str, sequence_length: int) -> int:
