@@ -289,6 +289,11 @@ def crowding(num_nodes: int) -> float:
     return measured[below] * (measured[above] / measured[below]) ** share
 
 
+def rate_ratio(wire: Interconnect, other: Interconnect) -> float:
+    """How many times the bytes a second of `other` that `wire` carries, by their data sheets."""
+    return wire.one_way.value / other.one_way.value
+
+
 def slow_down(link: Link, share: float) -> Link:
     """The link at a share of its rate, with the same latency."""
     return replace(link, beta_s_per_byte=link.beta_s_per_byte / share)

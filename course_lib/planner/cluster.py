@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.costs.links import Link, fit_link, hardware_link, measured_seconds, reached_shares, slow_down
+from course_lib.costs.links import (
+    Link,
+    fit_link,
+    hardware_link,
+    measured_seconds,
+    rate_ratio,
+    reached_shares,
+    slow_down,
+)
 from course_lib.costs.network import Network
 from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
@@ -87,7 +95,7 @@ class Cluster:
         if not wire.adds_up:
             return None
         measured, curve = find_measured(wire)
-        return curve.beta_s_per_byte * (measured.one_way.value / wire.one_way.value)
+        return curve.beta_s_per_byte * rate_ratio(measured, wire)
 
     @cached_property
     def network_bytes_per_s(self) -> float:

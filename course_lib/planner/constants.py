@@ -17,6 +17,7 @@ kernels, and which attention it calls, is told more: software_from_answers.
 """
 
 from dataclasses import dataclass, make_dataclass, replace
+from math import inf
 from typing import Any
 
 from course_lib.costs.links import across_step_s, reached_shares
@@ -131,7 +132,7 @@ class Software:
     overlaps_columns: bool = False  # in backward only, and those of matrices that are cut by columns
     gathers_by_matrix: bool = False  # q, k, v, gate and up fetch their input one by one
     overlaps_stages: bool = True  # a stage computes while its messages travel
-    message_bytes: float = 25e6  # of gradients that are reduced together
+    message_bytes: float = 25e6  # of gradients that are reduced together; inf: all are
     matrix_by_matrix: bool = False  # or each matrix has a message of its own
     shards_layers: bool = False  # FSDP: ZeRO-2 and 3 gather layer by layer, ahead of time
     early_stop: bool = False  # recomputation stops when backward has what it wants
@@ -156,9 +157,8 @@ class Software:
     keeps_outputs: bool = False  # the last stage has the logits of all micro-batches at the end of a step
 
 
-ONE_MESSAGE = 1e15
 MEGATRON_2021 = Software("Megatron-LM 2021", passes="passes_fused", overlaps_gradients=False, overlaps_stages=False,
-                         message_bytes=ONE_MESSAGE)
+                         message_bytes=inf)
 DEEPSPEED_2021 = Software("DeepSpeed 2021", launch="launch_eager_s", matrix_by_matrix=True, one_card=True)
 MEGATRON_DEEPSPEED = Software("Megatron-DeepSpeed 2022", passes="passes_fused", launch="launch_deepspeed_s",
                               overlaps_gradients=False, overlaps_stages=False, message_bytes=5e8)

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from statistics import mean, median
 from time import perf_counter
 
@@ -36,7 +37,7 @@ from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import device, launch, seconds
 from course_lib.why_distribute import shape_of
 
-TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=False, message_bytes=1e15,
+TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=False, message_bytes=inf,
                    shards_layers=True)
 PRODUCTS = ((64, 128, 128), (256, 128, 512), (512, 512, 128), (512, 256, 256), (512, 512, 512))
 MESSAGES = (4 << 10, 512 << 10, 4 << 20)
