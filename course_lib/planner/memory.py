@@ -32,55 +32,6 @@ from course_lib.planner.stages import (
 )
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
-
-
-def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
-    """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
-    the ranks that hold the same ones.
-    """
-    zero = 1 if gathers_once(job) else job.layout.zero_stage
-    found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
-    for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
-        numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
-        # Adapters stand beside what is first: there are none beside experts.
-        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
-        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
-        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
-    # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
-    # (set_requires_gradient_sync(False), reduce_dtype=float32).
-    adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
-    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
-        found["gradients"] = 4 * whole
-    if zero == 3 and shards_layers(job):
-        share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
-        found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
-    return found
-
-
-def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
-    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
-    shards = job.shards(ranks)
-    if not numbers:
-        return Memory(0, 0, 0)
-    if job.lora_rank:
-        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
-                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
-    if job.offload == "none":
-        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
-    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
-    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
-        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
-    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
-    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
-
-
-def host_bytes(job: Job, stages: Stages) -> float:
-    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
-    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
-               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
-
-
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
@@ -129,29 +80,51 @@ def needed_bytes(held: dict[str, float]) -> float:
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
-def logit_bytes(job: Job) -> float:
-    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
-    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
-    drops them.
+def host_bytes(job: Job, stages: Stages) -> float:
+    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
+    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
+               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
+
+
+def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
+    """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
+    the ranks that hold the same ones.
     """
-    software, t = job.software, job.layout.tp
-    numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
-    times = OF_A_LOGIT["eager" if software.loss == "cut" and t == 1 else software.loss]
-    others = job.num_microbatches if software.keeps_outputs and job.layout.pp > 1 else 0
-    return (times + 2 * others) * numbers + gathered_bytes(job) / len(GATHERED)  # the input of their product
+    zero = 1 if gathers_once(job) else job.layout.zero_stage
+    found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
+    for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
+        numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
+        # Adapters stand beside what is first: there are none beside experts.
+        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
+        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
+        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+    # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
+    # (set_requires_gradient_sync(False), reduce_dtype=float32).
+    adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
+    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
+        found["gradients"] = 4 * whole
+    if zero == 3 and shards_layers(job):
+        share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
+        found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
+    return found
 
 
-def gathered_bytes(job: Job, again: float = 0.0) -> float:
-    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it, which autograd
-    keeps for the gradient of the weights unless the software gathers it again. again: share of layers made again.
-    """
-    return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
-
-
-def beyond_own_part(job: Job) -> float:
-    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
-    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
-    return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
+def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
+    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
+    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
+    shards = job.shards(ranks)
+    if not numbers:
+        return Memory(0, 0, 0)
+    if job.lora_rank:
+        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
+                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
+    if job.offload == "none":
+        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
+    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
+    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
+        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
+    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
+    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
 
 
 def layer_activations(job: Job) -> tuple[float, float]:
@@ -184,3 +157,28 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
         return sum(share * held * (0.5 if name in PRODUCTS else 1.0) for share, name, held in terms
                    if name in (*PRODUCTS, *ALWAYS_KEPT))
     return sum(share * held for share, _, held in terms)
+
+
+def gathered_bytes(job: Job, again: float = 0.0) -> float:
+    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it, which autograd
+    keeps for the gradient of the weights unless the software gathers it again. again: share of layers made again.
+    """
+    return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
+
+
+def beyond_own_part(job: Job) -> float:
+    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
+    return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
+
+
+def logit_bytes(job: Job) -> float:
+    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
+    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
+    drops them.
+    """
+    software, t = job.software, job.layout.tp
+    numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
+    times = OF_A_LOGIT["eager" if software.loss == "cut" and t == 1 else software.loss]
+    others = job.num_microbatches if software.keeps_outputs and job.layout.pp > 1 else 0
+    return (times + 2 * others) * numbers + gathered_bytes(job) / len(GATHERED)  # the input of their product
