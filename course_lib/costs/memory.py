@@ -38,11 +38,6 @@ class Precision:
     peak: str  # the number format of its matrix products: a key of Accelerator.peaks, "half" for bf16 or fp16
     note: str
 
-    @property
-    def bytes_per_parameter(self) -> int:
-        """Bytes of weight, gradient, master copy and Adam's two moments for each parameter."""
-        return self.parameters + self.gradients + self.master + 2 * self.moment
-
 
 @dataclass(frozen=True)
 class OptimizerKind:

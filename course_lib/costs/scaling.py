@@ -65,13 +65,6 @@ def fit_amdahl(num_devices: Sequence[int], speed_ups: Sequence[float]) -> float:
     return min(max(dot(gained, missing) / dot(gained, gained), 0.0), 1.0)
 
 
-def total_time(single_s: float, num_devices: int, alpha_s: float, beta_s_per_byte: float,
-               message_bytes: float) -> float:
-    """T = T1/n + alpha + beta M: the work is split, one message is paid for. No message on one device."""
-    T1, n = above_zero(single_s, "single_s"), at_least(num_devices, 1, "num_devices")
-    return T1 / n + (Link(alpha_s, beta_s_per_byte).seconds(message_bytes) if n > 1 else 0.0)
-
-
 def data_parallel_step(single_s: float, num_devices: int, gradient_bytes: float, wires: Link | Network) -> float:
     """Seconds of a step with what it really sends: T1/n and an all-reduce of the gradients, not overlapped.
 
@@ -94,11 +87,6 @@ def strong_efficiency(single_s: float, parallel_s: float, num_devices: int) -> f
 def weak_efficiency(single_s: float, parallel_s: float) -> float:
     """T1 / Tn: n times the work on n devices."""
     return above_zero(single_s, "single_s") / above_zero(parallel_s, "parallel_s")
-
-
-def ideal_on_cores(num_ranks: int, num_cores: int) -> int:
-    """The speed-up that ranks can have at most where they share processor cores: min(ranks, cores)."""
-    return min(at_least(num_ranks, 1, "num_ranks"), at_least(num_cores, 1, "num_cores"))
 
 
 # A slow rank

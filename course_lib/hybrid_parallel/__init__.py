@@ -10,7 +10,7 @@
     trainer.py      HybridTrainer; learning_rate.py, metrics.py and report.py, what it uses and reports
     state.py        what a rank has of the plain model and its optimiser, for a checkpoint
     checkpoints.py  a trainer's checkpoints, under one layout and gone on with under another
-    dry_run.py      what a layout would refuse, before there are ranks; forecast.py, what it sends and holds
+    dry_run.py      what a layout would refuse, before there are ranks
 
 All but the layout loads on first use: who only plans does not have to import torch.
 """

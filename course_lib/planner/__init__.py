@@ -32,7 +32,7 @@ from course_lib.lazy import load_on_use
 __all__ = load_on_use(__name__, {
     "candidates": ("Choices", "rule_of_thumb"),
     "cluster": ("Cluster", "cluster"),
-    "compare": ("MeasuredError", "NoRun", "error_of", "errors_by_kind"),
+    "compare": ("MeasuredError", "NoRun", "error_of"),
     "constants": ("CONSTANTS", "SOFTWARE", "Constant", "Constants", "Software", "find_software"),
     "estimate": ("Estimate", "estimate"),
     "frameworks": ("shape_from_config",),

@@ -130,12 +130,6 @@ def runs_by_kind() -> dict[str, tuple[PublishedRun, ...]]:
     return found
 
 
-def errors_by_kind() -> dict[str, MeasuredError]:
-    """The error of every narrowest kind that was published: software, generation, scale, and what is special."""
-    kinds = dict.fromkeys(kinds_of(run.job)[0] for run in unfitted_runs())
-    return {kind: summary(kind, [run.error for run in runs_by_kind()[kind]]) for kind in kinds}
-
-
 def error_of(job: Job) -> MeasuredError | NoRun:
     """The error of the narrowest kind of `job` that has at least FEWEST runs, with a warning where the job is larger
     than all of them; NoRun where none has, or nobody published its device's generation.

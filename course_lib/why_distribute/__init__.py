@@ -25,7 +25,6 @@ from course_lib.costs.memory import PRECISIONS, Memory, lora_memory, lora_parame
 from course_lib.costs.money import (
     dollars,
     kilowatt_hours,
-    loading_bytes_per_s,
     reading_s,
     sc21_training_seconds,
     tokens_per_s,
@@ -37,9 +36,7 @@ from course_lib.costs.scaling import (
     data_parallel_step,
     fit_amdahl,
     gustafson,
-    ideal_on_cores,
     strong_efficiency,
-    total_time,
     weak_efficiency,
 )
 from course_lib.lazy import load_on_use
@@ -50,9 +47,8 @@ load_on_use(__name__, {"data": ("stream_rows",), "small_gpt": ("shape_of", "smal
 __all__ = [
     "PRECISIONS", "Memory", "Strategy", "TrainingNeeds", "activation_bytes", "activation_bytes_per_layer", "amdahl",
     "count_parameters", "data_parallel_step", "dollars", "fit_amdahl", "forward_flops_per_token", "gustafson",
-    "ideal_on_cores", "kilowatt_hours", "loading_bytes_per_s", "lora_memory", "lora_parameters", "matmul_intensity",
-    "plan_run", "reading_s", "roofline", "rule_of_thumb", "sc21_step_flops", "sc21_training_seconds", "shape_of",
-    "small_gpt_activation_bytes", "starting_strategy", "step_flops", "stream_rows", "strong_efficiency", "tokens_per_s",
-    "total_time", "training_days", "training_flops", "training_memory", "training_seconds", "utilisation",
-    "weak_efficiency",
+    "kilowatt_hours", "lora_memory", "lora_parameters", "matmul_intensity", "plan_run", "reading_s", "roofline",
+    "rule_of_thumb", "sc21_step_flops", "sc21_training_seconds", "shape_of", "small_gpt_activation_bytes",
+    "starting_strategy", "step_flops", "stream_rows", "strong_efficiency", "tokens_per_s", "training_days",
+    "training_flops", "training_memory", "training_seconds", "utilisation", "weak_efficiency",
 ]

@@ -56,7 +56,6 @@ def test_a_device_holds_what_counting_number_by_number_gives_in_every_stage(stag
 
 def test_gpt_3_holds_2800_gb_and_the_way_to_the_host_takes_gradients_there_and_weights_back():
     assert training_memory(175e9).total == 2.8e12 and lora_memory(7e9, 1e6).parameters == 14.002e9
-    assert [p.bytes_per_parameter for p in PRECISIONS.values()] == [sum(row) + row[3] for row in BYTES.values()]
     assert offload_seconds(10**9, 50e9) == pytest.approx(4e9 / 50e9)
     assert offload_seconds(10**9, 50e9, gradient_bytes=4, weight_bytes=1) == pytest.approx(5e9 / 50e9)
 

@@ -13,7 +13,7 @@ from course_lib.costs.memory import device_memory, lora_parameters, training_mem
 from course_lib.costs.mixture import expert_capacity, nodes_of_a_token
 from course_lib.costs.money import kilowatt_hours, training_seconds
 from course_lib.costs.network import network_of
-from course_lib.costs.scaling import amdahl, fit_amdahl, simulate_stragglers, total_time
+from course_lib.costs.scaling import amdahl, fit_amdahl, simulate_stragglers
 from course_lib.costs.sharding import cut_buckets
 from course_lib.costs.splitting import split_layer_bytes, ulysses_key_heads
 from course_lib.facts import model
@@ -68,7 +68,6 @@ SHAPE, LINK, H100 = model("GPT-3").shape, Link(1.0, 0.0), network_of("H100")
     (lambda: network_of("TPU v4"), "no latency of a step over TPU v4 ICI: expected one of NVLink"),
     (lambda: amdahl(90, 8), "parallel_share=90: expected a share from 0 to 1: is it"),
     (lambda: fit_amdahl([1, 1], [1, 1]), "one count above 1"), (lambda: fit_amdahl([1, 2], [1]), "the same length"),
-    (lambda: total_time(1, 2, -1, 0, 0), "alpha_s=-1"),
     (lambda: split_layer_bytes(1024, 4096, 0), "t=0: expected a whole number of 1 or more"),
     (lambda: simulate_stragglers("gossip", 0, 2), "scheme='gossip': expected one of synchronous"),
     (lambda: simulate_stragglers("synchronous", -1, 2), "slack=-1"),

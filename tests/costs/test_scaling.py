@@ -11,9 +11,7 @@ from course_lib.costs.scaling import (
     data_parallel_step,
     fit_amdahl,
     gustafson,
-    ideal_on_cores,
     strong_efficiency,
-    total_time,
     weak_efficiency,
 )
 
@@ -30,10 +28,9 @@ def test_the_fit_finds_the_share_that_made_the_speed_ups_and_stays_a_share():
 BY_HAND = [  # found, expected
     (amdahl(0.9, 1), 1), (amdahl(0.95, 8), 1 / (0.05 + 0.95 / 8)), (amdahl(1, 7), 7), (amdahl(0.9, 10**9), 10),
     (gustafson(0.9, 1), 1), (gustafson(0.9, 100), 90.1),
-    (total_time(8.0, 4, 0.5, 1e-9, 1e9), 8 / 4 + 0.5 + 1), (total_time(8.0, 1, 0.5, 1e-9, 1e9), 8),
     (data_parallel_step(8.0, 1, 1e9, LINK), 8), (data_parallel_step(8.0, 4, 1e9, LINK), 2 + 6e-5 + 1.5),
     (strong_efficiency(8, 2, 4), 1), (strong_efficiency(8, 4, 4), 0.5), (weak_efficiency(8, 8), 1),
-    (weak_efficiency(8, 10), 0.8), *((ideal_on_cores(n, 2), min(n, 2)) for n in (1, 2, 4)),
+    (weak_efficiency(8, 10), 0.8),
     (matmul_seconds(2, 3, 4, 10.0, 5.0, 2, 3), 3 * (48 / 10 + 2 * (6 + 12 + 8) / 5)), (pass_seconds(8, 4, 3), 6)]
 
 
