@@ -154,19 +154,6 @@ def parser() -> Parser:
     what.add_argument("--precision", default="bf16", choices=PRECISION_NAMES, help="of products (default: bf16)")
     what.add_argument("--software", metavar="NAME", help=f"one of {', '.join(s.name for s in SOFTWARE)} (default: "
                       f"{MEGATRON_CORE.name}; with --torchtitan {TITAN})")
-    add_axes(arguments)
-    out = arguments.add_argument_group("what is told")
-    out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
-    out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
-    form = out.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="all of it, for a program")
-    form.add_argument("--megatron", action="store_true", help="the first plan as Megatron-Core's flags")
-    form.add_argument("--torchtitan", action="store_true", help="the first plan as lines of a torchtitan configuration")
-    return arguments
-
-
-def add_axes(arguments: Parser) -> None:
-    """Options that fix what would otherwise be searched."""
     axes = arguments.add_argument_group("as you want it (default: whatever is best)")
     for axis, words in (("tp", "tensor parallelism"), ("pp", "pipeline stages"), ("cp", "context parallelism"),
                         ("ep", "expert parallelism"), ("dp", "replicas")):
@@ -180,6 +167,14 @@ def add_axes(arguments: Parser) -> None:
     saved.add_argument("--offload", choices=OFFLOAD, help="to the host's memory: the optimiser, or parameters as well")
     saved.add_argument("--lora-rank", type=whole(1), metavar="N", help="adapters of q and v alone are trained")
     saved.add_argument("--hsdp", type=whole(1), metavar="N", help="groups of devices, each of which shards all of it")
+    out = arguments.add_argument_group("what is told")
+    out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
+    out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
+    form = out.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all of it, for a program")
+    form.add_argument("--megatron", action="store_true", help="the first plan as Megatron-Core's flags")
+    form.add_argument("--torchtitan", action="store_true", help="the first plan as lines of a torchtitan configuration")
+    return arguments
 
 
 # What was asked for

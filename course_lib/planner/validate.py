@@ -106,19 +106,14 @@ def predict(row: Row, constants: Constants = FITTED) -> float:
     return predict_row(row, job, constants)
 
 
-@lru_cache(maxsize=1)
-def calibration_ranges() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
-    """Smallest and largest of RANGED, and the hardware, among calibration rows."""
-    rows = published_rows("calibration")
-    return ({name: (min(row[name] for row in rows), max(row[name] for row in rows)) for name in RANGED},
-            frozenset(row["hw"].split(" ")[0] for row in rows))
-
-
 def outside_of_calibration(row: Row) -> list[str]:
     """In which fields the row lies outside of all rows that constants were fitted on."""
-    ranges, hardware = calibration_ranges()
-    found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
-             if not low <= row[name] <= high]
+    fitted, found = published_rows("calibration"), []
+    for name in RANGED:
+        low, high = min(each[name] for each in fitted), max(each[name] for each in fitted)
+        if not low <= row[name] <= high:
+            found.append(f"{name}={row[name]} (fitted on {low} to {high})")
+    hardware = {each["hw"].split(" ")[0] for each in fitted}
     return found + ([f"hw={row['hw']}"] if row["hw"].split(" ")[0] not in hardware else [])
 
 
