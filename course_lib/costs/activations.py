@@ -60,11 +60,14 @@ def activation_terms(shape: Shape, batch_size: int, sequence_length: int | None 
     if recompute == "full":
         return [ActivationTerm("input of the layer", w * h * tokens)]
     mlp = ("gate", "SiLU of the gate", "up", "their product") if shape.gated else ("input of the GELU", "its output")
+    narrow = [ActivationTerm("narrow q", 2 * w * tokens * shape.latent.q_rank),  # of latent attention, with their norms
+              ActivationTerm("narrow k and v", 2 * w * tokens * (shape.latent.kv_rank + shape.latent.rope))
+              ] if shape.latent else []
     sent = ("rows sent to experts", "rows that come back") if shape.num_experts > 1 else ()
     terms = [
         ActivationTerm("input of attention's norm", w * h * tokens),
         ActivationTerm("input of q, k, v", w * h * tokens),
-        *narrow_terms(shape, w * tokens),
+        *narrow,
         ActivationTerm("q", w * a * shape.qk_width * tokens, by_tensor=True),
         ActivationTerm("k", w * kv * shape.qk_width * tokens, by_tensor=True),
         ActivationTerm("v", w * kv * shape.v_width * tokens, by_tensor=True),
@@ -82,14 +85,6 @@ def activation_terms(shape: Shape, batch_size: int, sequence_length: int | None 
     return [term for term in terms if dropout or not term.of_dropout]
 
 
-def narrow_terms(shape: Shape, num_bytes: int) -> list[ActivationTerm]:
-    """The narrow vectors of latent attention, with their norms' inputs; `num_bytes` for each number of a token."""
-    if shape.latent is None:
-        return []
-    return [ActivationTerm("narrow q", 2 * num_bytes * shape.latent.q_rank),
-            ActivationTerm("narrow k and v", 2 * num_bytes * (shape.latent.kv_rank + shape.latent.rope))]
-
-
 def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: int | None = None, *,
                                recompute: str = "none", bytes_per_number: int = 2, dropout: bool = False,
                                mask_bytes: int = 1, tensor_parallel: int = 1, sequence_parallel: bool = False) -> int:
@@ -101,7 +96,13 @@ def activation_bytes_per_layer(shape: Shape, batch_size: int, sequence_length: i
     >>> [f"{activation_bytes_per_layer(shape, 1, recompute=how) / 1e9:.2f} GB" for how in RECOMPUTE]
     ['5.67 GB', '1.38 GB', '0.07 GB']
     """
-    t = split_by(shape, tensor_parallel, sequence_parallel)
+    t = at_least(tensor_parallel, 1, "tensor_parallel")
+    if shape.num_heads % t or shape.ffn_size % t:
+        raise ValueError(f"tensor_parallel={t}: expected a number that divides the {shape.num_heads} heads and the "
+                         f"MLP's width of {shape.ffn_size}")
+    if sequence_parallel and t == 1:
+        raise ValueError("sequence_parallel=True with tensor_parallel=1: expected at least 2, Megatron's sequence "
+                         "parallelism splits what tensor parallelism leaves whole")
     terms = activation_terms(shape, batch_size, sequence_length, recompute=recompute, dropout=dropout,
                              bytes_per_number=bytes_per_number, mask_bytes=mask_bytes)
     return sum(term.bytes_on_rank(recompute, t, sequence_parallel) for term in terms)
@@ -121,15 +122,3 @@ def activation_bytes(shape: Shape, batch_size: int, sequence_length: int | None 
     whole = (2 * bytes_per_number + (mask_bytes if dropout else 0)) * shape.hidden_size * s * batch_size
     logits = 4 * shape.vocab_size * s * batch_size // tensor_parallel
     return layers + whole // (tensor_parallel if sequence_parallel else 1) + logits
-
-
-def split_by(shape: Shape, tensor_parallel: int, sequence_parallel: bool) -> int:
-    """t. ValueError where it divides neither heads nor the MLP, or there is nothing to be sequence parallel with."""
-    t = at_least(tensor_parallel, 1, "tensor_parallel")
-    if shape.num_heads % t or shape.ffn_size % t:
-        raise ValueError(f"tensor_parallel={t}: expected a number that divides the {shape.num_heads} heads and the "
-                         f"MLP's width of {shape.ffn_size}")
-    if sequence_parallel and t == 1:
-        raise ValueError("sequence_parallel=True with tensor_parallel=1: expected at least 2, Megatron's sequence "
-                         "parallelism splits what tensor parallelism leaves whole")
-    return t

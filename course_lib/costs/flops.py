@@ -1,18 +1,12 @@
-"""Parameters and FLOPs, counted from a shape, and which share of a device's peak they reach.
+"""Parameters and FLOPs, counted from a shape, which share of a device's peak they reach, and how long that takes.
 
     N  parameters     D  training tokens     l  layers       h  hidden size     a  heads     d  head size
     f  MLP width      V  vocabulary          s  tokens in a row       B  rows in a batch
+    P  FLOP/s that large products reach     W  bytes/s of the device's memory     w  bytes of a number
 
 A multiplication and an addition are two FLOPs. Attention is counted in full, s x s, as papers count it: an
-implementation that skips what the causal mask hides does half of that part.
-
-MFU counts the FLOPs that the model needs; HFU also those that were done twice to save memory. A run with full
-recomputation has an HFU of about 4/3 of its MFU. Sources: Kaplan et al. 2020 (6ND);
-Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
-
-How long a device computes: matrix products, and passes over memory between them.
-
-    P  FLOP/s that large products reach     W  bytes/s of the device's memory     w  bytes of a number
+implementation that skips what the causal mask hides does half of that part. MFU counts the FLOPs that the model needs;
+HFU also those that were done twice to save memory: with full recomputation it is about 4/3 of MFU.
 
 A product of (m, k) and (k, n) takes its arithmetic and one trip of its three matrices through memory, one after the
 other:
@@ -20,8 +14,10 @@ other:
     2 mkn / P + w (mk + kn + mn) / W  =  2 mkn / P (1 + w P/(2W) (1/n + 1/m + 1/k))
 
 So a product is slow where one of its sizes is not large against P/W, the intensity of the machine: an H100 wants
-hundreds, and a matrix that tensor parallelism has cut into eight has not got them. The roofline (flops.py) would take
-the larger of the two instead; real kernels begin with a load and end with a store that nothing hides.
+hundreds, and a matrix that tensor parallelism has cut into eight has not got them. The roofline would take the larger
+of the two instead; real kernels begin with a load and end with a store that nothing hides.
+
+Sources: Kaplan et al. 2020 (6ND); Narayanan et al. 2021, SC'21, equation 3; Chowdhery et al. 2022, appendix B.
 """
 
 from course_lib.costs.numbers import above_zero, at_least
@@ -75,12 +71,6 @@ def expert_biases(shape: Shape) -> int:
     return (2 if shape.gated else 1) * shape.ffn_size + shape.hidden_size if shape.biases else 0
 
 
-def layer_parameters(shape: Shape) -> int:
-    """Parameters of one layer, for a shape whose layers are all of a kind."""
-    return (attention_matrices(shape) + shape.num_experts * expert_matrices(shape) + shared_matrices(shape)
-            + router_matrix(shape) + vectors_of_layer(shape))
-
-
 def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
     """N, exactly. Without embeddings it is the N of Kaplan et al. (12 l h^2 and little more, for a GPT).
 
@@ -89,7 +79,10 @@ def count_parameters(shape: Shape, include_embeddings: bool = True) -> int:
     8030261248
     """
     final_norm = (2 if shape.biases else 1) * shape.hidden_size
-    total = sum(count * layer_parameters(kind) for count, kind in shape.kinds()) + final_norm
+    total = final_norm
+    for count, kind in shape.kinds():
+        total += count * (attention_matrices(kind) + kind.num_experts * expert_matrices(kind) + shared_matrices(kind)
+                          + router_matrix(kind) + vectors_of_layer(kind))
     if include_embeddings:
         total += (1 if shape.tied else 2) * shape.vocab_size * shape.hidden_size
         total += shape.sequence_length * shape.hidden_size if shape.learned_positions else 0

@@ -1,4 +1,6 @@
-"""What each rank sends in a training step of a GPT under any layout, axis by axis, to the byte.
+"""What each rank of this course's trainer (chapter 9) sends and holds in a step of a GPT under any layout.
+
+Sent, axis by axis and to the byte:
 
     t, c, p, n  ranks along tp, cp, pp, and along dp and cp together      m  micro-batches of b rows
     T, D, V     tokens in a row, hidden size, vocabulary                  w  bytes of a number
@@ -17,6 +19,10 @@
 
 Each is multiplied by m but the last two, ep by the expert layers too. All-reduces count 2 (t-1)/t of their message,
 gathers and scatters half of it.
+
+Held: parameters, gradients and optimiser state exactly, and the activations of the micro-batches in flight; what is
+there for a moment is not counted, so it is within 1 %. A layout comes as plain numbers: the sizes of its axes.
+
 Sources: chapters 3 to 7; Narayanan et al. 2021, section 3.
 """
 
@@ -24,12 +30,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from course_lib.costs.activations import activation_bytes_per_layer
+from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.mixture import Counts, combine_bytes, count_bytes, dispatch_bytes
 from course_lib.costs.sharding import fill_buckets, shard_size
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
 
 Bytes = dict[str, int | Fraction]
+BUCKET_CAP = 25 << 20  # bytes of gradients in a message, as the trainer cuts them
 
 
 @dataclass(frozen=True)
@@ -86,13 +95,6 @@ def tensor_bytes(work: StageWork, shape: Shape, t: int, c: int, sequence_paralle
     return work.num_microbatches * Fraction(2 * (t - 1), t) * numbers
 
 
-def context_bytes(work: StageWork, shape: Shape, t: int, c: int, w: int = 4) -> int:
-    """Bytes that the stage's ring attention sends along cp, block by block."""
-    blocks = sum(layer.startswith("blocks") for layer in work.layers)
-    return work.num_microbatches * blocks * sum(ring_attention_bytes(
-        work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
-
-
 def expert_bytes(counts: Sequence[Counts], place: int, hidden_size: int, w: int = 4) -> int:
     """Along ep, by the rank at `place` of its group: rows to the experts and back, then gradients on the same ways.
 
@@ -147,7 +149,7 @@ def replica_bytes(work: StageWork, shape: Shape, t: int, n: int, zero_stage: int
     m = work.num_microbatches
     if zero_stage == 3:
         return loss + m * (n - 1) * 3 * w * sum(shard_size(size, n) for size in sizes) + m * all_reduce * w * sum(tied)
-    blocks, tied_blocks = (sum(shard_size(sum(bucket), n) for bucket in fill_buckets(some, 25 << 20, w))
+    blocks, tied_blocks = (sum(shard_size(sum(bucket), n) for bucket in fill_buckets(some, BUCKET_CAP, w))
                            for some in (sizes, tied))
     return loss + (n - 1) * w * ((m if zero_stage == 2 else 1) * blocks + blocks + 2 * tied_blocks)
 
@@ -165,7 +167,10 @@ def step_bytes(work: StageWork, shape: Shape, sizes: Mapping[str, int], zero_sta
     replicas = "dp" if c == 1 else "cp" if dp == 1 else "dp+cp"
     alone = next((axis for axis, size in (("tp", t), ("cp", c), ("pp", p), ("dp", dp)) if size == world), "world")
     all_ranks = "dp+cp" if alone == "world" and dp * c == world else alone
-    found = [("tp", tensor_bytes(work, shape, t, c, sequence_parallel, w)), ("cp", context_bytes(work, shape, t, c, w)),
+    blocks = sum(layer.startswith("blocks") for layer in work.layers)  # each with its ring of attention
+    rings = work.num_microbatches * blocks * sum(ring_attention_bytes(
+        work.rows, shape.num_kv_heads // t, shape.sequence_length, shape.d, c, w))
+    found = [("tp", tensor_bytes(work, shape, t, c, sequence_parallel, w)), ("cp", rings),
              ("pp", pipeline_bytes(work, shape, t, c, p, sequence_parallel, w)),
              (replicas, replica_bytes(work, shape, t, dp * c, zero_stage, w)),
              (all_ranks, Fraction(2 * (world - 1), world) * 8)]
@@ -174,3 +179,43 @@ def step_bytes(work: StageWork, shape: Shape, sizes: Mapping[str, int], zero_sta
         if sent:
             totals[axis] = totals.get(axis, Fraction(0)) + sent
     return {axis: int(sent) if sent == int(sent) else sent for axis, sent in totals.items()}
+
+
+def cut_stages(layers: Sequence[Sequence[str]], rows: int, num_microbatches: int) -> list[StageWork]:
+    """What a rank of each stage of a plain pipeline does, given the layers of each stage; rows: of a micro-batch."""
+    p, found = len(layers), []
+    for place, names in enumerate(layers):
+        found.append(StageWork(
+            names, rows, num_microbatches, sends_forward=place < p - 1, sends_backward=place > 0,
+            forward_dealt_out=names[-1].startswith("blocks") or names[-1] == "norm",
+            backward_dealt_out=names[0] != "blocks.0", passes_loss_on=place != p - 2,
+            tied_elsewhere=p > 1 and ("embedding" in names or "head" in names)))
+    return found
+
+
+def stage_memory(work: StageWork, shape: Shape, sizes: Mapping[str, int], zero_stage: int = 0, place: int = 0,
+                 w: int = 4) -> dict[str, int]:
+    """Bytes by kind that a rank on stage `place` of 1F1B holds at most. sizes: as in step_bytes.
+
+    ValueError for ZeRO-3, which gathers layers besides (sharding.step_peak).
+    """
+    if zero_stage == 3:
+        raise ValueError("zero_stage=3: expected 0 to 2, the most that stage 3 holds is in costs.sharding")
+    dp, p, c, t = (sizes.get(axis, 1) for axis in ("dp", "pp", "cp", "tp"))
+    numbers = [size for layer in work.layers for size in parameters_of(layer, shape, t)]
+    if "head" in work.layers and "embedding" in work.layers:
+        numbers.pop()  # one matrix
+    whole, tied = sum(numbers), parameters_of("head", shape, t)[0] if work.tied_elsewhere else 0
+    blocks = sum(shard_size(sum(bucket), dp * c) for bucket in fill_buckets(numbers, BUCKET_CAP, w))
+    # Buckets, or room for the other rank's part of the tied matrix.
+    gradients = (whole + (whole - tied if dp * c > 1 else tied), whole, blocks)[zero_stage]
+    tokens, kept = shape.sequence_length // c, 0
+    for layer in work.layers:
+        if layer.startswith("blocks"):  # a ring of cp stores no scores
+            kept += activation_bytes_per_layer(shape, work.rows, tokens, recompute="selective" if c > 1 else "none",
+                                               bytes_per_number=w, tensor_parallel=t)
+        elif layer == "head":
+            kept += (2 * w * shape.hidden_size + 4 * shape.vocab_size // t) * tokens * work.rows
+    return {"parameters": w * whole, "gradients": w * gradients,
+            "optimizer_state": 2 * w * (blocks if zero_stage else whole),
+            "activations": peak_1f1b(p, work.num_microbatches, place) * kept}

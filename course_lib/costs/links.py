@@ -4,13 +4,11 @@
                      all_gather and gather, the full input of reduce_scatter, scatter and all_to_all
 
 The additions themselves are not counted. A hierarchical all-reduce is a sum of three: reduce_scatter of M on the inner
-link, all_reduce of M/g on the outer one, all_gather of M on the inner one.
-Source: Thakur, Rabenseifner and Gropp 2005.
+link, all_reduce of M/g on the outer one, all_gather of M on the inner one. Source: Thakur, Rabenseifner and Gropp 2005.
 
-How much of their data sheets wires reach in a collective: four numbers, each read off one measured point.
-
-Everything else that costs.network says of a cluster is a data sheet's or NCCL's own, so all other points that were
-measured can contradict it.
+How much of its data sheet a wire reaches in a collective are four numbers, each read off one measured point (Reached).
+All else that costs.network says of a cluster is a data sheet's or NCCL's own, so all other measured points can
+contradict it.
 """
 
 import math
@@ -102,16 +100,16 @@ def ring_path(n: int, M: float) -> tuple[float, float]:
     return n - 1, (n - 1) / n * M
 
 
-def twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
+def go_twice(once: Callable[[int, float], tuple[float, float]]) -> Callable[[int, float], tuple[float, float]]:
     """The path that goes `once` and then as far again, as an all-reduce does in two halves."""
     return lambda n, M: (2 * once(n, M)[0], 2 * once(n, M)[1])
 
 
 # (op, algorithm) -> messages and bytes, one after the other
 COSTS: dict[tuple[str, str], Callable[[int, float], tuple[float, float]]] = {
-    ("all_reduce", "ring"): twice(ring_path),
+    ("all_reduce", "ring"): go_twice(ring_path),
     ("all_reduce", "naive"): lambda n, M: (2 * (n - 1), 2 * (n - 1) * M),
-    ("all_reduce", "tree"): twice(tree_path),
+    ("all_reduce", "tree"): go_twice(tree_path),
     ("all_reduce", "halving_doubling"): halving_doubling_path,
     ("all_reduce", "recursive_doubling"): recursive_doubling_path,
     ("reduce_scatter", "ring"): ring_path,
@@ -291,6 +289,11 @@ def crowding(num_nodes: int) -> float:
     return measured[below] * (measured[above] / measured[below]) ** share
 
 
-def slower(link: Link, share: float) -> Link:
+def rate_ratio(wire: Interconnect, other: Interconnect) -> float:
+    """How many times the bytes a second of `other` that `wire` carries, by their data sheets."""
+    return wire.one_way.value / other.one_way.value
+
+
+def slow_down(link: Link, share: float) -> Link:
     """The link at a share of its rate, with the same latency."""
     return replace(link, beta_s_per_byte=link.beta_s_per_byte / share)

@@ -1,11 +1,7 @@
-"""From FLOPs to days, dollars and kilowatt-hours; and the tokens to read in that time.
+"""From FLOPs to days, dollars and kilowatt-hours, the tokens to read in that time, and what failures cost a run.
 
     C  FLOPs of a training run     n  devices     P  peak of one device, FLOP/s     u  utilisation, the share of P in
     use
-
-Source of T = 8TP / nX: Narayanan et al. 2021, SC'21, equation 4.
-
-How often a run of n devices fails, what that costs it, and how often it should save.
 
     M       mean seconds between two failures of the run: one of n devices is enough, so M = (of one device) / n
     delta   seconds that the run stands still to save; with a copy in the background, only the copying
@@ -18,12 +14,11 @@ average, which is tau / (2 M) of the time. The sum of two such terms is smallest
     delta / tau = tau / (2 M)      =>      tau = sqrt(2 delta M)      (Young)
 
 R is lost at each failure whatever tau is: it moves the goodput, which is the share of the time that is work and stays,
-and not the best tau. Near the best tau the lost time hardly changes, so nobody has to hit it.
+and not the best tau. Near the best tau the lost time hardly changes, so nobody has to hit it. Failures come
+independently and equally often (exponentially distributed times between them).
 
-Failures come independently and equally often (exponentially distributed times between them).
-
-Sources: Young 1974, "A first order approximation to the optimum checkpoint interval"; Daly 2006, "A higher order
-estimate of the optimum checkpoint interval for restart dumps".
+Sources: Narayanan et al. 2021, SC'21, equation 4 (T = 8TP / nX); Young 1974, "A first order approximation to the
+optimum checkpoint interval"; Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
 """
 
 import math

@@ -39,13 +39,12 @@ from course_lib.costs.links import (
     hardware_link,
     reached_shares,
     sent_share,
-    slower,
+    slow_down,
 )
 from course_lib.costs.numbers import at_least
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
-SWITCHES = ("NVLink 4 (H100)", "NVLink 4 (H800)", "NVLink 5 (B200)")  # whose switch can add up
 FEWEST_IN_SWITCH = 5  # ranks of a node: with four nothing is gained, and nobody uses it (facts: 8 H200)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring", "send")
 
@@ -286,16 +285,16 @@ def network_of(device: str | Accelerator, devices_per_node: int = 8, between: st
     to reach (reached). ValueError, with all names, for a device or a network that facts does not know.
     """
     device = accelerator(device) if isinstance(device, str) else device
-    inside_name, between = device.links[0], between or device.links[-1]
-    inside, card = hardware_link(inside_name), interconnect(between)
+    wire, between = interconnect(device.links[0]), between or device.links[-1]
+    inside, card = hardware_link(wire.name), interconnect(between)
     shares = reached_shares() if as_reached else Reached(1.0, 1.0, 1.0, 0.0)
     G = at_least(devices_per_node, 1, "devices_per_node")
-    switch = inside.beta_s_per_byte / shares.switch if inside_name in SWITCHES else None
-    return Network(G, slower(inside, shares.ring),
-                   slower(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
+    switch = inside.beta_s_per_byte / shares.switch if wire.adds_up else None
+    return Network(G, slow_down(inside, shares.ring),
+                   slow_down(Link.of_rate(card.one_way_bytes_per_s, across_step_s(between)), shares.card),
                    at_least(cards_per_node, 0, "cards_per_node") or device.cards_per_node or G, switch,
                    pod_devices=pod_devices, oversubscription=oversubscription,
-                   mesh=interconnect(inside_name).kind == "mesh")
+                   mesh=wire.kind == "mesh")
 
 
 def measured_network(curve: MeasuredCollective) -> Network:

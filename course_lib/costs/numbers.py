@@ -1,7 +1,6 @@
 """What a number has to be before a formula takes it: ValueError says what was given and what was expected."""
 
 
-
 def above_zero(value: float, name: str) -> float:
     """`value`, if it is finite and above 0. ValueError otherwise, with `name`."""
     if not 0 < value < float("inf"):

@@ -1,4 +1,4 @@
-"""How much of the all-reduce of gradients is hidden behind the backward pass: a simulation of one step.
+"""How much of the messages is hidden behind the arithmetic: a step's all-reduces simulated, and bounds in tokens.
 
 Backward makes gradients, the last layer's first. They are collected into buckets; a bucket is ready when its last
 gradient is, and the all-reduces follow one another on one stream. What is still on its way when backward has ended is
@@ -7,7 +7,7 @@ exposed: everybody waits for it.
     n  ranks      M  bytes of a bucket      one all-reduce: 2(n-1) alpha + 2(n-1)/n beta M (links, network)
     backward: 4 FLOPs for each parameter and token (Kaplan et al. 2020), without the attention scores
 
-When is it communication-bound? From how many tokens on each device on its messages hide behind its arithmetic.
+From how many tokens on each device on do messages hide?
 
     T  tokens of a device and step      F  FLOP/s of a device      N  parameters
     w, g  bytes of a weight and of a gradient     W  bytes/s that each rank of the group sends (Group.bytes_per_s)

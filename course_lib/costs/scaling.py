@@ -1,16 +1,37 @@
-"""What more devices give: Amdahl, Gustafson, and a step's time with its communication.
+"""What more devices give: Amdahl, Gustafson, and a step's time with its communication; what one slow rank takes away.
 
     n  devices     P  the share of the work that can be done in parallel     S  speed-up     T1  time on one device
 
-Sources: Amdahl 1967; Gustafson 1988; Hockney 1994 (alpha + beta M).
+A slow rank is simulated among n that train together. There are three ways of staying together, each with its `slack`:
+how many steps a rank may be ahead of the slowest.
+
+    synchronous    all ranks average after each step: no slack
+    local          slack + 1 steps alone, then all average their weights (local SGD with H = slack + 1)
+    asynchronous   each rank hands in its gradient and fetches new weights when it likes, but does not begin a step
+                   while it is more than `slack` steps ahead of the slowest (None: no bound)
+
+    times in ordinary steps: a rank that is not slow computes for 1, a slow one for `slowdown`
+    sync_s   what averaging, or handing in and fetching, takes
+
+Sources: Amdahl 1967; Gustafson 1988; Hockney 1994 (alpha + beta M); Stich 2019 (local SGD); Ho et al. 2013 (bounded
+staleness).
 """
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from course_lib.costs.links import Link, dot
 from course_lib.costs.network import Network, all_reduce_s
 from course_lib.costs.numbers import above_zero, at_least, fraction
+
+SCHEMES = ("synchronous", "local", "asynchronous")
+WHO = ("always rank 1", "a random rank each step")
+SLOW_RANK = 1
+COMPUTES, SLOWLY, COMMUNICATES, WAITS = "computes", "computes slowly", "communicates", "waits"
+Span = tuple[str, float, float]  # what a rank does, from when, until when
 
 
 def amdahl(parallel_share: float, num_devices: int) -> float:
@@ -66,3 +87,132 @@ def strong_efficiency(single_s: float, parallel_s: float, num_devices: int) -> f
 def weak_efficiency(single_s: float, parallel_s: float) -> float:
     """T1 / Tn: n times the work on n devices."""
     return above_zero(single_s, "single_s") / above_zero(parallel_s, "parallel_s")
+
+
+# A slow rank
+
+@dataclass(frozen=True)
+class StragglerRun:
+    """`spans[r]`: all that rank r did, without gaps. `steps[r]`: (end, staleness) of each of its steps."""
+
+    spans: tuple[tuple[Span, ...], ...]
+    steps: tuple[tuple[tuple[float, int], ...], ...]
+
+    def end(self) -> float:
+        """When the slowest rank has made its last step."""
+        return max(done[-1][0] for done in self.steps)
+
+    def throughput(self) -> float:
+        """Steps of all ranks together in one unit of time, counted over the second half, when the start is forgotten.
+
+        Every rank of a synchronous run counts: 4 ranks that make a step a second are 4 steps a second.
+        """
+        end = self.end()
+        rounding = 1e-9 * end
+        counted = [sum(end / 2 < at - rounding <= end for at, _ in done) for done in self.steps]
+        return sum(counted) / (end / 2)
+
+    def waiting(self, rank: int) -> float:
+        """The share of its time that `rank` waits."""
+        until = self.end()
+        waits = sum(min(end, until) - start for what, start, end in self.spans[rank] if what == WAITS and start < until)
+        return waits / until
+
+    def staleness(self) -> tuple[float, int]:
+        """(mean, maximum) staleness over all steps of all ranks."""
+        all_steps = [stale for done in self.steps for _, stale in done]
+        return sum(all_steps) / len(all_steps), max(all_steps)
+
+
+def slowness(who: str, num_ranks: int, slowdown: float, seed: int = 0) -> Callable[[int, int], float]:
+    """duration(rank, step): `slowdown` for the slow rank, 1 for the others. The same for every scheme."""
+    if who == WHO[0]:
+        return lambda rank, step: slowdown if rank == SLOW_RANK else 1.0
+    # Drawn before and not on the way, so that every scheme meets the same slow ranks in the same steps.
+    draw = random.Random(seed)
+    slow = [draw.randrange(num_ranks) for _ in range(10_000)]
+    return lambda rank, step: slowdown if slow[step % len(slow)] == rank else 1.0
+
+
+@lru_cache(maxsize=32)
+def simulate_stragglers(scheme: str, slack: int | None, slowdown: float, who: str = WHO[0], num_ranks: int = 4,
+             sync_s: float = 0.25, num_steps: int = 400, seed: int = 0) -> StragglerRun:
+    """The first `num_steps` steps of the rank that makes fewest. ValueError for an unknown scheme, or numbers that
+    count nothing.
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme={scheme!r}: expected one of {', '.join(SCHEMES)}")
+    if who not in WHO:
+        raise ValueError(f"who={who!r}: expected one of {', '.join(WHO)}")
+    if slack is None and scheme == "local":
+        raise ValueError("local SGD without a bound never averages: expected a slack of 0 or more")
+    if slack is not None and slack < 0:
+        raise ValueError(f"slack={slack}: expected 0 or more, or None")
+    if slowdown < 1 or sync_s < 0 or num_ranks < 2 or num_steps < 1:
+        raise ValueError(f"slowdown={slowdown}, sync_s={sync_s}, num_ranks={num_ranks}, num_steps={num_steps}: "
+                         "expected at least 1, 0, 2 and 1")
+    duration = slowness(who, num_ranks, slowdown, seed)
+    if scheme == "asynchronous":
+        return simulate_asynchronous(slack, duration, num_ranks, sync_s, num_steps)
+    return simulate_rounds(slack + 1 if scheme == "local" else 1, duration, num_ranks, sync_s, num_steps)
+
+
+def simulate_rounds(per_round: int, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
+             num_steps: int) -> StragglerRun:
+    """Rounds of `per_round` steps, after each of which all ranks meet. A gradient misses the round's earlier steps."""
+    spans: list[list[Span]] = [[] for _ in range(num_ranks)]
+    steps: list[list[tuple[float, int]]] = [[] for _ in range(num_ranks)]
+    begin, step, rounds = 0.0, 0, 0
+    while step < num_steps or rounds % 2:  # an even number, so that the second half is whole rounds
+        arrivals = []
+        for rank in range(num_ranks):
+            now = begin
+            for alone in range(per_round):
+                takes = duration(rank, step + alone)
+                spans[rank].append((COMPUTES if takes == 1 else SLOWLY, now, now + takes))
+                now += takes
+                steps[rank].append((now, alone))
+            arrivals.append(now)
+        meet = max(arrivals)
+        for rank, arrival in enumerate(arrivals):
+            if arrival < meet:
+                spans[rank].append((WAITS, arrival, meet))
+            if sync_s:
+                spans[rank].append((COMMUNICATES, meet, meet + sync_s))
+            steps[rank][-1] = (meet + sync_s, per_round - 1)  # the round's last step counts when all have it
+        begin, step, rounds = meet + sync_s, step + per_round, rounds + 1
+    return StragglerRun(tuple(map(tuple, spans)), tuple(map(tuple, steps)))
+
+
+def simulate_asynchronous(slack: int | None, duration: Callable[[int, int], float], num_ranks: int, sync_s: float,
+                 num_steps: int) -> StragglerRun:
+    """Event by event: the rank that is next to finish a step finishes it, and those that waited for it go on.
+
+    The staleness of a gradient: by how many steps the furthest rank is ahead of it when it is handed in.
+    """
+    spans: list[list[Span]] = [[] for _ in range(num_ranks)]
+    steps: list[list[tuple[float, int]]] = [[] for _ in range(num_ranks)]
+    done = [0] * num_ranks
+    idle_since: dict[int, float] = dict.fromkeys(range(num_ranks), 0.0)
+    finishes: dict[int, float] = {}
+    now = 0.0
+    while min(done) < num_steps:
+        for rank, since in list(idle_since.items()):
+            if slack is None or done[rank] - min(done) <= slack:
+                if since < now:
+                    spans[rank].append((WAITS, since, now))
+                takes = duration(rank, done[rank])
+                spans[rank].append((COMPUTES if takes == 1 else SLOWLY, now, now + takes))
+                if sync_s:
+                    spans[rank].append((COMMUNICATES, now + takes, now + takes + sync_s))
+                finishes[rank] = now + takes + sync_s
+                del idle_since[rank]
+        now = min(finishes.values())
+        together_now = [rank for rank, at in finishes.items() if at <= now + 1e-9]
+        for rank in together_now:
+            done[rank] += 1
+            del finishes[rank]
+            idle_since[rank] = now
+        for rank in together_now:
+            steps[rank].append((now, max(done) - done[rank]))
+    return StragglerRun(tuple(map(tuple, spans)), tuple(map(tuple, steps)))

@@ -1,25 +1,17 @@
-"""What this course's ZeRO holds and sends, to the byte: buckets, blocks and their padding, nothing rounded.
+"""What this course's ZeRO holds and sends, to the byte: buckets, blocks and their padding, nothing rounded; its peak.
 
     N  devices      M  bytes of all parameters, and of their gradients      S  numbers in a block, or in a shard
+    U  bytes of parameters in a unit, and of its gradients                  B  bytes of a bucket
 
-Stages 1 and 2 lay gradients into buckets, from the model's end to its begin, and each rank owns one block of each.
-Stage 3 cuts every parameter on its own. Where N does not divide, the last block is filled up with zeros.
+Buckets are many gradients in one message, cut by one rule wherever the course sends, holds or simulates them. A message
+costs alpha + beta M (links.py), so many small ones pay alpha again and again, and a single large one cannot start
+before the last gradient is there. Stages 1 and 2 lay gradients into buckets, from the model's end to its begin, and
+each rank owns one block of each. Stage 3 cuts every parameter on its own. Where N does not divide, the last block is
+filled up with zeros.
 
-Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 7, for
-what is sent.
-
-Buckets: many gradients in one message, cut by one rule wherever the course sends, holds or simulates them.
-
-One message costs alpha + beta M (links.py), so many small ones pay alpha again and again, and a single large one cannot
-start before the last gradient is there. A bucket is the middle. Source: Li et al. 2020, "PyTorch Distributed:
-Experiences on Accelerating Data Parallel Training", section 3.2.3.
-
-The most memory that a step takes on a device: what one process shows, and what each stage holds besides.
-
-ZeRO changes neither the activations nor what operations work with. So one process that shards nothing shows them, event
-by event (`watch`); `step_peak` goes through the same events and counts what a stage has in memory at each:
-
-    U bytes of parameters in a unit, and of its gradients      B bytes of a bucket      N devices
+The most memory that a step takes: ZeRO changes neither the activations nor what operations work with. So one process
+that shards nothing shows them, event by event (`watch`); `step_peak` goes through the same events and counts what a
+stage has in memory at each:
 
     stage 0, 1   each bucket of gradients that has been begun, B
     stage 2      buckets that fill, B; the one under way, B, and the blocks of it that arrive, B (N-1)/N; of those
@@ -31,6 +23,9 @@ by event (`watch`); `step_peak` goes through the same events and counts what a s
 That is all that ZeroOptimizer and FullyShardedDataParallel allocate while they take a step. What the optimiser needs to
 compute is not counted: on a GPU torch's AdamW steps on all tensors at once (foreach), with 4 bytes more for each number
 that it steps on. Where backward's peak is higher than that, the step's does not show.
+
+Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 7, for
+what is sent; Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2.3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -176,7 +171,7 @@ def step_peak(seen: Watched, num_devices: int, stage: int, rank: int = 0, bucket
 
 # Stages 0 to 2
 
-def in_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]:
+def assign_buckets(seen: Watched, N: int, cap: float) -> tuple[list[int], list[int]]:
     """The bucket of each parameter; the bytes of each bucket, padding included."""
     filled = fill_buckets(seen.sizes, cap, seen.bytes_per_number)
     backwards = chain.from_iterable([index] * len(content) for index, content in enumerate(filled))
@@ -187,7 +182,7 @@ def begun_buckets(seen: Watched, N: int, cap: float) -> Added:
     """Bytes that ZeRO-1 holds besides after each event: (at that moment, from then on). A bucket is laid out with its
     first gradient and stays.
     """
-    bucket_of, B = in_buckets(seen, N, cap)
+    bucket_of, B = assign_buckets(seen, N, cap)
     begun: set[int] = set()
     for event in seen.events:
         if event.kind == GRADIENT:
@@ -199,7 +194,7 @@ def begun_buckets(seen: Watched, N: int, cap: float) -> Added:
 def buckets_under_way(seen: Watched, N: int, cap: float) -> Added:
     """As begun_buckets, of ZeRO-2: buckets that are being filled, the one that is being sent, an N-th of each that was.
     """
-    bucket_of, B = in_buckets(seen, N, cap)
+    bucket_of, B = assign_buckets(seen, N, cap)
     missing = [bucket_of.count(index) for index in range(len(B))]
     filling: set[int] = set()
     sent = 0

@@ -1,28 +1,23 @@
-"""A layer cut over t devices: what they send, how long that takes beside the computing, and how far t can go.
+"""Layers, or their tokens, dealt out to devices: what they send, how long that takes, and how far it can go.
 
-    t  devices      B T  tokens     h  hidden size     w  bytes of a number     P  numbers in a layer's matrices
-    F  FLOP/s of a device           W  bytes/s that it sends: what its group gets of the wires (network.py)
+    t  devices that cut layers      R  ranks that deal out tokens, c = T/R each      B, b  rows      T  tokens in a row
+    h  hidden size     H, K  query heads, key heads     d  head size     w  bytes of a number
+    P  numbers in a layer's matrices     F  FLOP/s of a device     W  bytes/s that it sends (network.py)
 
-A pass of one layer, forward and backward, is 6 P B T / t FLOPs on each device, without the products of q and k, and
-four all-reduces of B T h numbers: behind attention and behind the MLP, and once more for each on the way back.
-Both grow with the tokens, so with long messages their ratio does not depend on the batch: only on t, h, and the
-machine. Short ones take their latency, and more.
+Cut layers: a pass of one, forward and backward, is 6 P B T / t FLOPs on each device, without the products of q and k,
+and four all-reduces of B T h numbers: behind attention and behind the MLP, and once more for each on the way back. Both
+grow with the tokens, so with long messages their ratio does not depend on the batch: only on t, h, and the machine.
+Short ones take their latency, and more.
 
-Sources: Shoeybi et al. 2019; Korthikanti et al. 2022 (the halves of an all-reduce); Narayanan et al. 2021, section 3.2.
-
-Attention over tokens that are dealt out to ranks: who has how much to do, and what is sent.
-
-    T  tokens in a row     R  ranks     c = T/R  tokens on each      b  rows     H, K  query heads, key heads
-    d  head size           w  bytes of a number
-
-Under a causal mask token i reads i + 1 tokens, so who holds which tokens decides who works:
+Tokens dealt out: under a causal mask token i reads i + 1 tokens, so who holds which tokens decides who works:
 
     contiguous  rank r holds tokens r c to r c + c - 1          the last rank does almost twice the mean
     striped     every R-th token, from r on                     even, but for the diagonal
     zigzag      pieces r and 2R-1-r of 2R                       even, to the pair
 
-Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers"; Brandon et al. 2023, "Striped Attention"; Jacobs
-et al. 2023, "DeepSpeed Ulysses"; Llama team 2024, "The Llama 3 Herd of Models", section 3.3.2, for zigzag.
+Sources: Shoeybi et al. 2019; Korthikanti et al. 2022 (the halves of an all-reduce); Narayanan et al. 2021, section 3.2;
+Liu et al. 2023, "Ring Attention with Blockwise Transformers"; Brandon et al. 2023, "Striped Attention"; Jacobs et al.
+2023, "DeepSpeed Ulysses"; Llama team 2024, "The Llama 3 Herd of Models", section 3.3.2, for zigzag.
 """
 
 from course_lib.costs.flops import attention_matrices, count_parameters, expert_matrices

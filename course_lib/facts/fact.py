@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Protocol, TypeVar
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,8 @@ class Fact:
         return "?" if self.unverified else ""
 
 
-class Named(Protocol):
-    """Whatever has a name that find can look for."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in the course."""
-
-
-Found = TypeVar("Found", bound=Named)
-
-
-def find(kind: str, name: str, known: Sequence[Found]) -> Found:
-    """The one of `known` that has this name. ValueError, with all names, the nearest first, where there is none."""
+def find(kind: str, name: str, known: Sequence[Any]) -> Any:
+    """The one of `known` with this `name`. ValueError, with all names, the nearest first, where there is none."""
     for each in known:
         if each.name == name:
             return each

@@ -2,9 +2,8 @@
 
 Peaks are DENSE. Data sheets since the A100 print twice as much "with sparsity", which asks for weights of which half
 are zero in a fixed pattern: training has none. A peak is what the arithmetic units could do if they never waited. GB
-are 1e9 bytes, as the makers print them.
-
-What devices and electricity cost: the most volatile numbers of the course, each with its date.
+are 1e9 bytes, as the makers print them. What devices and electricity cost are the most volatile numbers of the course,
+each with its date.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +29,8 @@ class Accelerator:
 
     `links`: names in `facts.LINKS`: inside a node, and a card between nodes. `per_node`: how many the wire inside
     joins, as they are usually sold. `cards_per_node`: 0 where each device has a card of its own. `host`: in
-    `facts.LINKS`, what leads to the host's memory.
+    `facts.LINKS`, what leads to the host's memory. `architecture`: such as "Hopper", "" where the device is alone in
+    its own. `chip`: the device that has the same, "" for none.
     """
 
     name: str
@@ -44,6 +44,8 @@ class Accelerator:
     per_node: int = 8
     cards_per_node: int = 0
     host: str = "PCIe 5.0 x16"
+    architecture: str = ""
+    chip: str = ""
 
     def peak_flops_per_s(self, number_format: str = "bf16") -> float:
         """FLOP/s. ValueError, with what there is, for a format that this device has no units for."""
@@ -55,6 +57,11 @@ class Accelerator:
     def half_precision(self) -> str:
         """The 16-bit format that training uses here: bf16, or fp16 on what is too old for it."""
         return "bf16" if "bf16" in self.peaks else "fp16"
+
+    @property
+    def generation(self) -> str:
+        """Its architecture, or its own name where it is alone in it."""
+        return self.architecture or self.name
 
     @property
     def memory_bytes(self) -> float:
@@ -75,14 +82,14 @@ def peaks(source: str, date: str, unverified: bool = False, **tflops: float) -> 
 
 def gpu(name: str, year: int, sheet: str, date: str, memory: float | Fact, gb_per_s: float, watts: float | Fact,
         links: tuple[str, ...], per_node: int = 8, cards_per_node: int = 0, host: str = "PCIe 5.0 x16",
-        **tflops: float) -> Accelerator:
+        architecture: str = "", chip: str = "", **tflops: float) -> Accelerator:
     """A GPU, all of whose numbers stand on one data sheet: memory in GB, its rate in GB/s, watts, and TFLOP/s by number
     format.
     """
     memory = memory if isinstance(memory, Fact) else Fact(memory, "GB", sheet, date)
     power = watts if isinstance(watts, Fact) else Fact(watts, "W", sheet, date)
     return Accelerator(name, "GPU", year, peaks(sheet, date, **tflops), memory, Fact(gb_per_s, "GB/s", sheet, date),
-                       power, links, per_node, cards_per_node, host)
+                       power, links, per_node, cards_per_node, host, architecture, chip)
 
 
 def tpu(name: str, year: int, bf16: float, memory_gb: float, gb_per_s: float, power: Fact | None,
@@ -108,37 +115,39 @@ ASCEND_SHEET = "Huawei, Atlas 800T A2: an Ascend 910B of 64 GB"
 
 ACCELERATORS: tuple[Accelerator, ...] = (
     gpu("V100", 2017, V100_SHEET, "2018", 32, 900, 300, ("NVLink 2 (V100)", "InfiniBand EDR"), host="PCIe 3.0 x16",
-        fp64=7.8, fp32=15.7, fp16=125),
+        architecture="Volta", fp64=7.8, fp32=15.7, fp16=125),
     gpu("A100 40GB", 2020, A100_40_SHEET, "2020", 40, 1555, 400, ("NVLink 3 (A100)", "InfiniBand HDR"), host=OLD_HOST,
-        fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
+        architecture="Ampere", chip="A100", fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
     gpu("A100", 2020, A100_SHEET, "2021", 80, 2039, 400, ("NVLink 3 (A100)", "InfiniBand HDR"), host=OLD_HOST,
-        fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
+        architecture="Ampere", fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
     gpu("A800", 2022, EXPORT, "2026", 80, 2039, 400, ("NVLink 3 (A800)", "InfiniBand HDR"), host=OLD_HOST,
-        fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
+        architecture="Ampere", chip="A100", fp64=9.7, fp32=19.5, tf32=156, fp16=312, bf16=312, int8=624),
     gpu("H100", 2022, H100_SHEET, "2023", 80, 3350, 700, ("NVLink 4 (H100)", "InfiniBand NDR"),
-        fp64=34, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
+        architecture="Hopper", fp64=34, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
     gpu("H100 PCIe", 2022, SPEC_TABLES, "2026-08", 80, 2000,
         Fact(350, "W", "NVIDIA, H100 data sheet (PCIe)", "2023", unverified=True), ("PCIe 5.0 x16", "InfiniBand NDR"),
-        cards_per_node=4, fp32=51, tf32=378, fp16=756, bf16=756, fp8=1513, int8=1513),
+        cards_per_node=4, architecture="Hopper",
+        fp32=51, tf32=378, fp16=756, bf16=756, fp8=1513, int8=1513),
     gpu("H800", 2023, EXPORT, "2026", 80, 3350, 700, ("NVLink 4 (H800)", "InfiniBand NDR"),
-        fp64=1, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
+        architecture="Hopper", chip="H100", fp64=1, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
     gpu("H200", 2023, H200_SHEET, "2024", 141, 4800, 700, ("NVLink 4 (H100)", "InfiniBand NDR"),
-        fp64=34, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
+        architecture="Hopper", chip="H100", fp64=34, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
     gpu("GH200", 2023, SPEC_TABLES, "2026-08", 96, 4000,
         Fact(1000, "W", "NVIDIA, GH200 data sheet: the most, with its processor", "2024", unverified=True),
         ("NVLink 4 (GH200)", "InfiniBand NDR"), 4, host=C2C,
-        fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
+        architecture="Hopper", fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979, int8=1979),
     gpu("H20", 2023, H20_CARD, "2026", 96, 4000, 400, ("NVLink 4 (H100)", "InfiniBand NDR"),
-        fp64=1, fp32=44, tf32=74, fp16=148, bf16=148, fp8=296, int8=296),
+        architecture="Hopper", fp64=1, fp32=44, tf32=74, fp16=148, bf16=148, fp8=296, int8=296),
     gpu("B200", 2024, B200_SHEET, "2024", 180, 8000, 1000, ("NVLink 5 (B200)", "InfiniBand NDR"),
-        fp64=40, fp32=80, tf32=1125, fp16=2250, bf16=2250, fp8=4500, fp4=9000, int8=4500),
+        architecture="Blackwell", fp64=40, fp32=80, tf32=1125, fp16=2250, bf16=2250, fp8=4500, fp4=9000, int8=4500),
     gpu("GB200", 2024, SPEC_TABLES, "2026-08", 186, 8000, 1200, ("NVLink 5 (B200)", "InfiniBand NDR"), 72, host=C2C,
-        fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000, fp4=10_000, int8=5000),
+        architecture="Blackwell", fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000, fp4=10_000, int8=5000),
     gpu("B300", 2025, SPEC_TABLES, "2026-08", Fact(270, "GB", VERDA, "2026"), 8000, 1000,
-        ("NVLink 5 (B200)", "InfiniBand XDR"), fp32=80, tf32=1125, fp16=2250, bf16=2250, fp8=4500, fp4=12_600),
+        ("NVLink 5 (B200)", "InfiniBand XDR"), architecture="Blackwell",
+        fp32=80, tf32=1125, fp16=2250, bf16=2250, fp8=4500, fp4=12_600),
     gpu("GB300", 2025, SPEC_TABLES, "2026-08", Fact(279, "GB", VERDA, "2026"), 8000, 1400,
         ("NVLink 5 (B200)", "InfiniBand XDR"), 72, host=C2C,
-        fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000, fp4=15_000),
+        architecture="Blackwell", chip="GB200", fp32=80, tf32=1250, fp16=2500, bf16=2500, fp8=5000, fp4=15_000),
     gpu("MI300X", 2023, SPEC_TABLES, "2026-08", 192, 5300, 750, ("Infinity Fabric (MI300X)", "InfiniBand NDR"),
         fp32=163.4, tf32=653.7, fp16=1300, bf16=1300, fp8=2610, int8=2600),
     # Cards in slots: nodes of eight share the network cards that a server has, a workstation one.
@@ -190,7 +199,6 @@ SYSTEMS: tuple[System, ...] = (
     System("DGX B200", "B200", 8, Fact(14300, "W", "NVIDIA, DGX B200 data sheet", "2024")),
 )
 
-
 # The first machine above 1 EFLOP/s in TOP500's test, which is in 64 bits; and the same machine in mixed precision.
 ORNL = ("Oak Ridge National Laboratory, announcement of Frontier's first place in TOP500", "2022-05")
 FRONTIER: dict[str, Fact] = {"64 bits": Fact(1.1, "EFLOP/s", *ORNL), "mixed precision": Fact(6.88, "EFLOP/s", *ORNL)}
@@ -228,7 +236,6 @@ DEVICE_VARIANTS: tuple[DeviceVariant, ...] = (
         memory_bandwidth=Fact(2400, "GB/s", TORCHTITAN_H100, "2024"),
         power=Fact(500, "W", TORCHTITAN_H100, "2024")), 500 / 700),
 )
-
 
 DATA_RECEIPTS = "published price lists, gathered by the data set 109-gpu-pricing"
 

@@ -11,15 +11,11 @@ Latencies are two numbers. `latency` is the wire's: half of a round trip of a fe
 STEP_LATENCY is the library's: what one step of a ring takes, however short its message, with its kernels and
 hand-shakes. Where nobody published one it is missing.
 
-How fast collectives were measured, by the size of the message, on clusters that readers may never touch.
-
-Bus bandwidth is what nccl-tests prints: the bytes that each device sends in a bandwidth-optimal algorithm, over the
-time: 2(n-1)/n M in an all-reduce, (n-1)/n M in an all-gather, a reduce-scatter and an all-to-all, M in a point-to-point
-ring. So one number can be held against a wire, whatever n is.
-
-Times over a slow cable between two hosts, as the authors' machine measured them.
-
-Notebooks measure them anew. Where a machine allows no namespaces, they draw these, and say that they are recorded.
+Collectives were measured by others, on clusters that readers may never touch. Bus bandwidth is what nccl-tests prints:
+the bytes that each device sends in a bandwidth-optimal algorithm, over the time: 2(n-1)/n M in an all-reduce, (n-1)/n M
+in an all-gather, a reduce-scatter and an all-to-all, M in a point-to-point ring. So one number can be held against a
+wire, whatever n is. Times over a slow cable between two hosts are the authors': notebooks measure them anew, and where
+a machine allows no namespaces, they draw these, and say that they are recorded.
 """
 
 from dataclasses import dataclass
@@ -49,7 +45,8 @@ TCP_1G = "Love, Gigabit Ethernet MPI performance tests, nw-grid.ac.uk: 6 us abov
 class Interconnect:
     """`one_way`: GB/s out of one device, over all the wires to its `neighbours` (1: a switch stands between).
 
-    latency: us of the wire, program to program; None where we know no published figure.
+    latency: us of the wire, program to program; None where we know no published figure. adds_up: its switch can, in an
+    all-reduce.
     """
 
     name: str
@@ -58,6 +55,7 @@ class Interconnect:
     note: str
     neighbours: int = 1
     latency: Fact | None = None
+    adds_up: bool = False
 
     @property
     def technology(self) -> str:
@@ -89,11 +87,11 @@ LINKS: tuple[Interconnect, ...] = (
     Interconnect("NVLink 3 (A800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
                  "8 links of 25 GB/s; advertised as 400 GB/s, both ways"),
     Interconnect("NVLink 4 (H100)", "inside a node", Fact(450, "GB/s", NVIDIA_H100, "2022"),
-                 "18 links of 25 GB/s; advertised as 900 GB/s, both ways"),
+                 "18 links of 25 GB/s; advertised as 900 GB/s, both ways", adds_up=True),
     Interconnect("NVLink 4 (H800)", "inside a node", Fact(200, "GB/s", EXPORT_WIRES, "2026"),
-                 "8 links of 25 GB/s; advertised as 400 GB/s, both ways"),
+                 "8 links of 25 GB/s; advertised as 400 GB/s, both ways", adds_up=True),
     Interconnect("NVLink 5 (B200)", "inside a node", Fact(900, "GB/s", NVIDIA_BLACKWELL, "2024"),
-                 "18 links of 50 GB/s; advertised as 1.8 TB/s, both ways"),
+                 "18 links of 50 GB/s; advertised as 1.8 TB/s, both ways", adds_up=True),
     Interconnect("NVLink 4 (GH200)", "mesh", Fact(450, "GB/s", GH200_PAPER, "2024", unverified=True),
                  "6 links of 25 GB/s to each of three others, without a switch", neighbours=3),
     Interconnect("Infinity Fabric (MI300X)", "mesh", Fact(7 * 64, "GB/s", WIRE_TABLES, "2026-08"),
@@ -134,7 +132,7 @@ LINKS: tuple[Interconnect, ...] = (
 )
 
 # What one step of a ring costs however short the message, by technology: for NCCL the alpha of its own cost model, for
-# TCP what a ring of gloo took, 2 x 3 steps. EFA's is not published, and is read off a curve (costs.reached).
+# TCP what a ring of gloo took, 2 x 3 steps. EFA's is not published, and is read off a curve (costs.links).
 STEP_LATENCY: dict[str, Fact] = {
     "NVLink": Fact(3.4, "us", NCCL_TUNING, "2026-06"),
     "PCIe": Fact(5.7, "us", NCCL_TUNING, "2026-06"),

@@ -1,34 +1,21 @@
-"""Published training runs, each with all that the time of its step depends on, and its source.
+"""What papers report of parallel training: runs with all that their step's time depends on, and tables of one question.
 
-A row is a plain dict; `fields` of published.json says what its keys mean, and which defaults they have. The split says
-what a row may be used for: "calibration" to fit constants on, "visible" to look at and to compare with, never to fit.
+published.json holds the runs. A row is a plain dict; its `fields` say what keys mean, and which defaults they have. The
+split says what a row may be used for: "calibration" to fit constants on, "visible" to look at, never to fit.
 
-How fast published runs of data parallelism were, device for device, as they took more devices.
+MEASURED_THROUGHPUT asks two questions of more devices. Weak scaling: each keeps its tokens, and the batch grows. Strong
+scaling: the batch stays, and each has fewer tokens. Only what is compared with itself is comparable: units differ
+between sources. SPLIT_RUNS are of one model of 3 billion parameters, whose shape the source does not give; it gives
+rates and batches side by side, and does not say at which batch a rate was measured.
 
-Two questions are asked of more devices. Weak scaling: each keeps its tokens, and the batch grows. Strong scaling: the
-batch stays, and each has fewer tokens. Only what is compared with itself is comparable: units differ between sources.
+A rate of BUBBLE_RATES is (step - computing) / step, where the step of a schedule with split backward is the longest
+time from a rank's own start to its own end. The authors computed the rates from times they had profiled for each model
+(F, I, W and a message), so they hold no noise of a run, no optimizer and no data loading. ZB-1p and ZB-2p are what
+their search found at the memory of 1F1B and at twice as much. Beside the rates: the throughput that they measured, on
+A100 in nodes of 8.
 
-How fast published runs were that cut every layer over t devices, and by how much they did so. Megatron's layouts.
-
-The runs of SPLIT_RUNS are of one model of 3 billion parameters, whose shape the source does not give. It gives rates
-and batches side by side, and does not say at which batch a rate was measured.
-
-What papers report of sequence and context parallelism, and of recomputation, in their abstracts and tables.
-
-How often large runs were reported to break off: the pre-training of Llama 3 405B.
-
-How long pipelines were reported to wait: the bubble rates of the zero-bubble paper, by model, schedule and m.
-
-A rate is (step - computing) / step, where the step of a schedule with split backward is the longest time from a rank's
-own start to its own end. The authors computed the rates from times they had profiled for each model (F, I, W and a
-message), so they hold no noise of a run, no optimizer and no data loading. ZB-1p and ZB-2p are what their search found
-at the memory of 1F1B and at twice as much. Beside the rates: the throughput that they measured, on A100 in nodes of 8.
-
-What ZeRO saves, as its paper prints it: table 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
-Trillion Parameter Models", 2020.
-
-GB (1e9 bytes) of model states on each device, for Adam in mixed precision, by (parameters, number of devices): stages
-1, 2 and 3. The paper rounds some of its cells and cuts others off (4187.5 to 4187).
+PAPER_TABLE_1, of the ZeRO paper, has GB (1e9 bytes) of model states on each device, for Adam in mixed precision, by
+(parameters, devices): stages 1, 2 and 3. It rounds some of its cells and cuts others off (4187.5 to 4187).
 """
 
 import json
@@ -104,7 +91,6 @@ MEASURED_THROUGHPUT: tuple[MeasuredThroughput, ...] = (
     gpt3("tensor, pipeline, data", n384=153, n768=149, n1536=141),
 )
 
-
 ULTRA = "Hugging Face, The Ultra-Scale Playbook, assets/data/benchmarks"
 
 
@@ -173,7 +159,6 @@ SC21_LAYOUTS: tuple[PublishedLayout, ...] = tuple(
     )
 )
 
-
 KORTHIKANTI = ("Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, abstract", "2022-05")
 BRANDON = ("Brandon et al., Striped Attention, abstract", "2023-11")
 JACOBS = ("Jacobs et al., DeepSpeed Ulysses, abstract", "2023-09")
@@ -193,7 +178,6 @@ LONG_ROWS: dict[str, Fact] = {
     "Llama 3 405B, 131,072 tokens on 16,384 H100": Fact(380, "TFLOP/s each", *LLAMA_LONG),
 }
 
-
 SECTION = ("Llama team, The Llama 3 Herd of Models, section 3.3.4", "2024")
 TABLE = ("Llama team, The Llama 3 Herd of Models, table 5", "2024")
 
@@ -204,28 +188,13 @@ LLAMA_3_EFFECTIVE = Fact(90, "% of the time, more than", *SECTION)
 
 LLAMA_3_GPU_HOURS = Fact(30.84e6, "H100 hours", "Meta, Llama 3.1 model card, Training Energy Use", "2024-07")
 
+# Table 5, all 18 rows: their counts add up to the 419.
 LLAMA_3_CAUSES: dict[str, Fact] = {cause: Fact(count, "interruptions", *TABLE) for cause, count in {
-    "GPU: faulty, NVLink too": 148,
-    "GPU: HBM3 memory": 72,
-    "software": 54,
-    "network: switch or cable": 35,
-    "maintenance of a host, unplanned": 32,
-    "GPU: SRAM": 19,
-    "GPU: system processor": 17,
-    "host: network interface": 7,
-    "NCCL watchdog, cause unknown": 7,
-    "GPU: silent data corruption": 6,
-    "GPU: thermal interface or sensor": 6,
-    "host: SSD": 3,
-    "host: power supply": 3,
-    "host: chassis": 2,
-    "host: IO board": 2,
-    "a service that the run needs": 2,
-    "host: CPU": 2,
-    "host: memory": 2,
-}.items()}
-"""Table 5, all 18 rows: their counts add up to the 419."""
-
+    "GPU: faulty, NVLink too": 148, "GPU: HBM3 memory": 72, "software": 54, "network: switch or cable": 35,
+    "maintenance of a host, unplanned": 32, "GPU: SRAM": 19, "GPU: system processor": 17, "host: network interface": 7,
+    "NCCL watchdog, cause unknown": 7, "GPU: silent data corruption": 6, "GPU: thermal interface or sensor": 6,
+    "host: SSD": 3, "host: power supply": 3, "host: chassis": 2, "host: IO board": 2,
+    "a service that the run needs": 2, "host: CPU": 2, "host: memory": 2}.items()}
 
 QI = "Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024), table"
 COMPARED = ("1F1B", "interleaved 1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")
@@ -289,7 +258,6 @@ BUBBLE_RATES: tuple[BubbleRates, ...] = (
         (128, (0.80, 0.85, 0.90, 1.00)),
         (256, (0.88, 0.90, 0.96, 1.00)))),
 )
-
 
 PAPER_MODELS = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
 PAPER_DEVICES = (1, 4, 16, 64, 256, 1024)

@@ -1,7 +1,5 @@
 """The sizes of a transformer, as a paper's table of architectures gives them: parameters, FLOPs and activations can be
-counted from them.
-
-Models whose layers have experts: the sizes of such a layer, and what is reported of routing and placement.
+counted from them. Of models with experts also the sizes of such a layer alone, and what is reported of routing.
 """
 
 from __future__ import annotations

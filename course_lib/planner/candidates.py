@@ -8,8 +8,7 @@
     v > 1    only where pp divides the micro-batches, as Megatron's interleaved schedule asks
 
 Sources: Megatron-Core (megatron/training/arguments.py, core/pipeline_parallel/schedules.py); Llama Team 2024, 3.3.2.
-
-Rules of thumb of the papers, as baselines beside the search.
+Beside the search, as a baseline: what the papers' rule of thumb chooses.
 """
 
 from __future__ import annotations
@@ -91,18 +90,6 @@ class Choices:
     lora_ranks: tuple[int, ...] = (0,)
     replicas: tuple[int, ...] = (1,)
 
-    def take_savings(self, how: dict[str, Any]) -> tuple[Choices, dict[str, Any]]:
-        """(these with what `how` asks for of those fields of a Job that not every ZeRO stage can have; the rest of
-        `how`).
-        """
-        fixed = {field: (how[name],) for name, field in SAVING.items() if name in how}
-        return replace(self, **fixed), {name: value for name, value in how.items() if name not in SAVING}
-
-    @property
-    def fixes_rows(self) -> bool:
-        """Who is asked for this cannot turn pieces of a row into rows of more replicas."""
-        return bool(self.data or self.context or self.micro_batches)
-
 
 ALL = Choices()
 
@@ -135,6 +122,11 @@ class Asked:
         return NEARLY * self.cluster.usable_bytes
 
     @property
+    def num_layers(self) -> int:
+        """Layers that a pipeline has to place: those that predict further tokens count, too."""
+        return self.shape.num_layers + self.shape.mtp_layers
+
+    @property
     def sequence_parallel(self) -> bool:
         """Whether ranks of tensor parallelism deal out tokens."""
         return self.how.get("sequence_parallel", True)
@@ -149,7 +141,9 @@ class Asked:
 def ask(model: Model | Shape, cluster: Cluster, global_batch: int, *, choices: Choices = ALL, room: float = USABLE,
         sequence_length: int = 0, **how: Any) -> Asked:
     """What plan and why_not are asked for. ValueError for a model without a shape, and for numbers that cannot be."""
-    shape, (choices, how) = shape_of(model), choices.take_savings(how)
+    shape = shape_of(model)
+    # Not every ZeRO stage can have what saves memory: it is tried, as a choice of one.
+    choices = replace(choices, **{field: (how.pop(name),) for name, field in SAVING.items() if name in how})
     return Asked(shape, cluster, at_least(global_batch, 1, "global_batch"), sequence_length or shape.sequence_length,
                  {"precision": "bf16", "software": MEGATRON_CORE} | how, choices, positive_share(room, "room"))
 
@@ -157,17 +151,6 @@ def ask(model: Model | Shape, cluster: Cluster, global_batch: int, *, choices: C
 def restrict(numbers: list[int], choices: tuple[int, ...]) -> list[int]:
     """`numbers`, or those among them that are in `choices`, if it names any."""
     return [n for n in numbers if n in choices] if choices else numbers
-
-
-def num_layers(shape: Shape) -> int:
-    """Layers that a pipeline has to place: those that predict further tokens count, too."""
-    return shape.num_layers + shape.mtp_layers
-
-
-def tensor_sizes(shape: Shape, cluster: Cluster, choices: Choices = ALL) -> list[int]:
-    """Sizes of tp that divide heads and width: up to two nodes, since it rarely pays beyond one."""
-    sizes = choices.tensor or divisors(2 * cluster.devices_per_node)
-    return [t for t in sizes if not (shape.num_heads % t or shape.ffn_size % t) and splits_keys(shape, t)]
 
 
 def splits_keys(shape: Shape, t: int) -> bool:
@@ -180,36 +163,30 @@ def whole_chunks(layers: int, chunks: int) -> bool:
     return layers % chunks == 0 or (layers + 2) % chunks == 0 and chunks > 1
 
 
-def stage_counts(layers: int, most: int, choices: Choices = ALL) -> list[int]:
-    """Numbers of pipeline stages, at most `most`, over which the layers can be cut in whole chunks."""
-    return restrict([p for p in range(1, min(layers, most) + 1) if whole_chunks(layers, p)], choices.pipeline)
-
-
 def piece_counts(sequence_length: int, most: int, choices: Choices = ALL) -> list[int]:
     """cp: a row is cut in 2 cp pieces, of which each rank has one from either end."""
     longest = max(1, min(most, sequence_length // SHORTEST_PIECE))
     return restrict([c for c in range(1, longest + 1) if c == 1 or sequence_length % (2 * c) == 0], choices.context)
 
 
-def expert_cuts(shape: Shape, plane: int, tp: int, choices: Choices = ALL) -> list[tuple[int, int]]:
-    """(ep, etp) on a plane of dp cp tp ranks."""
-    if shape.num_experts == 1:
-        return [(1, 1)]
-    counts = restrict(divisors(shape.num_experts), choices.experts)
-    return [(ep, etp) for ep in counts for etp in {1, tp} if plane % (ep * etp) == 0 and shape.ffn_size % etp == 0]
-
-
 def layouts(asked: Asked, counts: range) -> Iterator[ParallelLayout]:
     """All that use as many devices as `counts` has, at ZeRO stage 0; dp is the largest that there is room for."""
-    shape, choices, world = asked.shape, asked.choices, asked.cluster.num_devices
+    shape, choices, world, layers = asked.shape, asked.choices, asked.cluster.num_devices, asked.num_layers
     replicas = restrict(divisors(asked.global_batch), choices.data)
-    for tp in tensor_sizes(shape, asked.cluster, choices):
-        for pp in stage_counts(num_layers(shape), world // tp, choices):
+    experts = restrict(divisors(shape.num_experts), choices.experts) if shape.num_experts > 1 else [1]
+    # Up to two nodes, since tensor parallelism rarely pays beyond one.
+    for tp in choices.tensor or divisors(2 * asked.cluster.devices_per_node):
+        if shape.num_heads % tp or shape.ffn_size % tp or not splits_keys(shape, tp):
+            continue
+        stages = [p for p in range(1, min(layers, world // tp) + 1) if whole_chunks(layers, p)]
+        for pp in restrict(stages, choices.pipeline):
             for cp in piece_counts(asked.sequence_length, world // (tp * pp), choices):
-                dp = max((d for d in replicas if d * cp * tp * pp <= world), default=0)
-                if dp * cp * tp * pp in counts:
-                    for ep, etp in expert_cuts(shape, dp * cp * tp, tp, choices):
-                        yield ParallelLayout(dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, etp=etp)
+                plane = tp * cp * max((d for d in replicas if d * cp * tp * pp <= world), default=0)
+                if plane * pp not in counts:
+                    continue
+                for ep, etp in ((ep, etp) for ep in experts for etp in ({1, tp} if shape.num_experts > 1 else {1})):
+                    if plane % (ep * etp) == 0 and shape.ffn_size % etp == 0:
+                        yield ParallelLayout(dp=plane // (tp * cp), pp=pp, cp=cp, tp=tp, ep=ep, etp=etp)
 
 
 def chunk_counts(layers: int, pp: int, num_microbatches: int, choices: Choices = ALL) -> list[int]:
@@ -241,20 +218,22 @@ def schedules(asked: Asked, counts: range) -> Iterator[Job]:
     made again.
     """
     choices = asked.choices
+    # Who asks for one of these cannot turn pieces of a row into rows of more replicas.
+    fixes_rows = choices.data or choices.context or choices.micro_batches
     for layout in layouts(asked, counts):
         if asked.sequence_parallel and asked.sequence_length // layout.cp % layout.tp:
             continue
         rows = asked.global_batch // layout.dp
         for micro_batch in micro_batch_sizes(rows, choices):
-            if layout.cp > 1 and micro_batch > 1 and not choices.fixes_rows:
+            if layout.cp > 1 and micro_batch > 1 and not fixes_rows:
                 continue  # whole rows of more replicas give a rank as many tokens, or nearly, and need no ring
-            for v in chunk_counts(num_layers(asked.shape), layout.pp, rows // micro_batch, choices):
+            for v in chunk_counts(asked.num_layers, layout.pp, rows // micro_batch, choices):
                 yield asked.job(layout, micro_batch, v)
 
 
 def build_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int) -> str | None:
     """Why no trainer runs a layout that can be estimated; None where one does."""
-    shape, sequence_length, layers = asked.shape, asked.sequence_length, num_layers(asked.shape)
+    shape, sequence_length, layers = asked.shape, asked.sequence_length, asked.num_layers
     tp, pp, cp = layout.tp, layout.pp, layout.cp
     num_microbatches = asked.global_batch // (layout.dp * micro_batch)
     if not splits_keys(shape, tp):

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from course_lib.costs.links import Link, fit_link, hardware_link, measured_seconds, reached_shares, slower
-from course_lib.costs.network import SWITCHES, Network
+from course_lib.costs.links import (
+    Link,
+    fit_link,
+    hardware_link,
+    measured_seconds,
+    rate_ratio,
+    reached_shares,
+    slow_down,
+)
+from course_lib.costs.network import Network
 from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
     ACCELERATORS,
@@ -24,12 +32,7 @@ from course_lib.facts import (
     measured_collectives,
 )
 
-NVLINK_3 = "NVLink 3 (A100)"
-# Where all-reduces of many sizes were measured on these wires: the device of facts.MEASURED_COLLECTIVES.
-MEASURED_ON = {NVLINK_3: "A100", "NVLink 3 (A800)": "A100", "NVLink 4 (H100)": "H200", "NVLink 4 (H800)": "H200",
-               "NVLink 5 (B200)": "B200"}
-# for measured products, where only one of two was measured
-SAME_CHIP = {"A100 40GB": "A100", "A800": "A100", "H200": "H100", "H800": "H100", "GB300": "GB200"}
+UNLIKE_ALL = "A100"  # whose measured all-reduces stand for wires that are like none that was measured
 TORUS_STEP_S = 1e-6
 PEAKS = {"fp8": "fp8", "mxfp8": "fp8", "fp4": "fp4", "nvfp4": "fp4"}  # of a precision; all others have 16 bits
 
@@ -59,7 +62,14 @@ class Cluster:
         at_least(self.devices_per_node, 1, "devices_per_node")
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
-        require_pods(self)
+        if self.pod_devices % self.devices_per_node or self.pod_devices < 0:
+            raise ValueError(f"pod_devices={self.pod_devices}: expected whole nodes of {self.devices_per_node}, or 0: "
+                             "one pod")
+        if not self.oversubscription >= 1:
+            raise ValueError(f"oversubscription={self.oversubscription}: expected 1 (every card at full speed) or more")
+        if self.oversubscription > 1 and not self.pod_devices:
+            raise ValueError(f"oversubscription={self.oversubscription}: expected pod_devices too, between pods it is "
+                             "that cards share what leads out")
 
     def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
         """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
@@ -81,12 +91,11 @@ class Cluster:
     @cached_property
     def switch_s_per_byte(self) -> float | None:
         """Seconds for each byte of an all-reduce in a node whose switch adds up, as measured; None where it cannot."""
-        wire = self.device.links[0]
-        if wire not in SWITCHES:
+        wire = interconnect(self.device.links[0])
+        if not wire.adds_up:
             return None
-        measured = MEASURED_ON[wire]
-        slower_wire = interconnect(accelerator(measured).links[0]).one_way.value / interconnect(wire).one_way.value
-        return measured_link(measured).beta_s_per_byte * slower_wire
+        measured, curve = find_measured(wire)
+        return curve.beta_s_per_byte * rate_ratio(measured, wire)
 
     @cached_property
     def network_bytes_per_s(self) -> float:
@@ -149,7 +158,7 @@ class Cluster:
         """The best 16-bit product ever measured; where none was, of the peak what the next measured device reaches, by
         year: each generation reaches less of it.
         """
-        name = SAME_CHIP.get(self.device.name, self.device.name).split(" 96")[0]
+        name = self.device.chip or self.device.name
         near = {m.device: abs(accelerator(m.device).year - self.device.year) for m in MEASURED_MATMUL}
         measured = next(m for m in MEASURED_MATMUL if m.device == (name if name in near else min(near, key=near.get)))
         share = measured.achieved.value * 1e12 / accelerator(measured.device).peak_flops_per_s("bf16")
@@ -172,37 +181,32 @@ class Cluster:
         return replace(self, num_devices=num_devices)
 
 
-def require_pods(of: Cluster) -> None:
-    """ValueError for pods that are not whole nodes, or a network that is shared without them."""
-    if of.pod_devices % of.devices_per_node or of.pod_devices < 0:
-        raise ValueError(f"pod_devices={of.pod_devices}: expected whole nodes of {of.devices_per_node}, or 0: one pod")
-    if not of.oversubscription >= 1:
-        raise ValueError(f"oversubscription={of.oversubscription}: expected 1 (every card at full speed) or more")
-    if of.oversubscription > 1 and not of.pod_devices:
-        raise ValueError(f"oversubscription={of.oversubscription}: expected pod_devices too, between pods it is that "
-                         "cards share what leads out")
-
-
 def inner_link(device: Accelerator) -> Link:
     """A ring inside a node: its latency as measured, or else the A100's; the data sheet's rate times what was reached.
     """
     wire = interconnect(device.links[0])
     if wire.kind == "torus":  # a ring along one axis has two of the links
         return Link.of_rate(2 * wire.one_way_bytes_per_s / wire.neighbours, TORUS_STEP_S)
-    curve = measured_link(MEASURED_ON.get(wire.name, "A100"))
-    if wire.name in SWITCHES:  # the curve is not a ring's
-        return replace(slower(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
+    measured, curve = find_measured(wire)
+    if wire.adds_up:  # the curve is not a ring's
+        return replace(slow_down(hardware_link(wire.name), reached_shares().ring), alpha_s=curve.alpha_s / (2 * 7))
     ring = Link(curve.alpha_s / (2 * 7), curve.beta_s_per_byte / (2 * 7 / 8))
-    measured = interconnect(accelerator(MEASURED_ON.get(wire.name, "A100")).links[0])
     share = hardware_link(measured.name).beta_s_per_byte / ring.beta_s_per_byte
-    return slower(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
+    return slow_down(Link.of_rate(wire.one_way_bytes_per_s, ring.alpha_s), share)
 
 
-def measured_link(device: str) -> Link:
-    """alpha and beta of M of an all-reduce of eight in a node, fitted to the curve that was measured."""
-    curve = next(c for c in measured_collectives("all_reduce", device, 1) if c.num_devices == 8)
-    sizes = [*curve.bus_bandwidth]
-    return fit_link(sizes, [measured_seconds(curve, M) for M in sizes])
+def find_measured(wire: Interconnect) -> tuple[Interconnect, Link]:
+    """(the wire of the same generation on which an all-reduce of eight in a node was measured at many sizes, alpha and
+    beta of its M), fitted to that curve.
+    """
+    curves = {curve.device: curve for curve in measured_collectives("all_reduce", num_nodes=1)
+              if curve.num_devices == 8 and len(curve.bus_bandwidth) > 1}
+    wires = {device: interconnect(accelerator(device).links[0]) for device in curves}
+    like = [device for device, other in wires.items()
+            if (other.kind, other.name.split()[:2]) == (wire.kind, wire.name.split()[:2])]
+    device = like[0] if like else UNLIKE_ALL
+    curve = curves[device]
+    return wires[device], fit_link([*curve.bus_bandwidth], [measured_seconds(curve, M) for M in curve.bus_bandwidth])
 
 
 def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_per_s: float = 0.0, *,

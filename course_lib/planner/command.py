@@ -1,6 +1,5 @@
-"""The planner as a command: a model, devices and a batch in; plans, reasons and a framework's flags out.
-
-Plans in words: a table, why the others are slower, how sure, and the same as JSON.
+"""The planner as a command: a model, devices and a batch in; out come plans in words or as JSON, why the others are
+slower, how sure that is, or a framework's flags.
 """
 
 from __future__ import annotations
@@ -8,71 +7,67 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from course_lib.command_line import Parser, whole
-from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, Model, Shape, model
-from course_lib.facts.models import MODELS
+from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, MODELS, Shape, model
 from course_lib.planner.candidates import SAVING, Choices
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.compare import error_of
 from course_lib.planner.constants import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.estimate import Estimate
-from course_lib.planner.flags import megatron_flags, runs_on_titan, torchtitan_lines
-from course_lib.planner.huggingface import shape_from_config
+from course_lib.planner.frameworks import megatron_flags, runs_on_titan, shape_from_config, torchtitan_lines
 from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
-from course_lib.planner.plan import Plans, plan, policy, reasons_for, saving
-from course_lib.planner.search import distinct, ties
-from course_lib.planner.why_not import WhyNot, why_not
+from course_lib.planner.plan import (
+    GIB,
+    Plans,
+    describe_recompute,
+    describe_savings,
+    plan,
+    reasons_for,
+    why_not,
+)
+from course_lib.planner.search import pick_distinct, ties
 
-GIB = 2**30
 TOKENS = 1e12  # that dollars are told for
 WIDTH = 105  # characters of a line: what a notebook cell shows
 COLUMNS = ("", "layout", "v", "micro-batch", "recompute", "s/step", "range", "MFU", "GiB", "USD/1e12 tokens")
 
 
-def asked_in_words(plans: Plans, name: str) -> str:
-    """Model, devices, batch, precision and software in one line."""
-    asked, of = plans.asked, plans.asked.cluster
-    return (f"{name} on {of.num_devices:,} {of.device.name} in nodes of {of.devices_per_node}: {asked.global_batch:,} "
-            f"rows of {asked.sequence_length:,} tokens, {asked.how['precision']}, {asked.how['software'].name}")
-
-
 def report(plans: Plans, name: str, top: int = 5) -> str:
     """For people: the best plan of each of `top` sets of axes. `name`: of the model."""
+    asked, of = plans.asked, plans.asked.cluster
+    question = (f"{name} on {of.num_devices:,} {of.device.name} in nodes of {of.devices_per_node}: "
+                f"{asked.global_batch:,} rows of {asked.sequence_length:,} tokens, {asked.how['precision']}, "
+                f"{asked.how['software'].name}")
     if not plans:
-        return f"{asked_in_words(plans, name)}\n{plans.reason}"
-    shown, best = distinct(plans)[:top], plans[0]
-    lines = [asked_in_words(plans, name), *table(shown, plans)]
-    lines += (line for note in notes(plans) for line in wrap(note, WIDTH, subsequent_indent="    "))
+        return f"{question}\n{plans.reason}"
+    shown, best = pick_distinct(plans)[:top], plans[0]
+    told = notes(plans)
     for number, each in enumerate(shown[1:], 2):
         reasons = "; ".join(reasons_for(each, best)) or "nothing that is worth saying"
-        lines += wrap(f"{number} against 1: {each.step_s / best.step_s - 1:+z.1%}: {reasons}", WIDTH,
-                      subsequent_indent="    ")
-    return "\n".join([*lines, f"how far off: {error_of(best.job).text}"])
+        told.append(f"{number} against 1: {each.step_s / best.step_s - 1:+z.1%}: {reasons}")
+    wrapped = (line for note in told for line in wrap(note, WIDTH, subsequent_indent="    "))
+    return "\n".join([question, *table(shown, plans), *wrapped, f"how far off: {error_of(best.job).text}"])
 
 
 def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
-    """The table of plans, a line each."""
-    tied = ties(plans) if len(plans) else []
-    rows = [COLUMNS] + [row_of(number, each, each in tied and len(tied) > 1) for number, each in enumerate(shown, 1)]
+    """The table of plans, a line each; "=" behind the number of one that ties with the first."""
+    tied, rows = ties(plans), [COLUMNS]
+    for number, each in enumerate(shown, 1):
+        (low, high), usd = each.step_range_s, each.dollars(TOKENS)
+        layout = ", ".join(filter(None, (str(each.layout), describe_savings(each.job))))
+        rows.append((
+            f"{number}{'=' * (each in tied and len(tied) > 1)}", layout, str(each.job.v), str(each.job.micro_batch),
+            describe_recompute(each.job), f"{each.step_s:.3g}", f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
+            f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
+            "" if usd is None else f"{usd:,.0f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     return ["  ".join(cell.ljust(width) if column < 2 else cell.rjust(width)
                       for column, (cell, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
-
-
-def row_of(number: int, each: Estimate, tied: bool) -> tuple[str, ...]:
-    """The cells of one plan; "=" behind the number of one that ties with the first."""
-    low, high = each.step_range_s
-    usd = each.dollars(TOKENS)
-    layout = ", ".join(filter(None, (str(each.layout), saving(each))))
-    return (f"{number}{'=' if tied else ''}", layout, str(each.job.v), str(each.job.micro_batch),
-            policy(each), f"{each.step_s:.3g}", f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
-            f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
-            "" if usd is None else f"{usd:,.0f}")
 
 
 def notes(plans: Plans) -> list[str]:
@@ -87,7 +82,8 @@ def notes(plans: Plans) -> list[str]:
     for each in plans.nearly[:2]:
         over = (each.memory_bytes - plans.asked.limit_bytes) / GIB
         found.append(f"nearly fits: {each.layout}, v {each.job.v}, micro-batch {each.job.micro_batch}, recompute "
-                     f"{policy(each)}: {each.step_s:.3g} s, {over:.1f} GiB more than leaves room for fragments")
+                     f"{describe_recompute(each.job)}: {each.step_s:.3g} s, {over:.1f} GiB more than leaves room for "
+                     "fragments")
     return found
 
 
@@ -103,7 +99,7 @@ def as_json(plans: Plans, name: str, top: int = 5) -> dict[str, Any]:
             "software": asked.how["software"].name, "idle_devices": plans.idle_devices, "reason": plans.reason,
             "error": None if error is None else str(error),
             "nearest_runs": [] if error is None else [str(run) for run in error.nearest],
-            "plans": [plan_as_json(each, plans[0], each in tied) for each in distinct(plans)[:top]],
+            "plans": [plan_as_json(each, plans[0], each in tied) for each in pick_distinct(plans)[:top]],
             "nearly": [plan_as_json(each, plans[0] if plans else each, False) for each in plans.nearly[:top]]}
 
 
@@ -119,13 +115,6 @@ def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
             "mfu": each.mfu, "tokens_per_s": each.tokens_per_s, "seconds": each.seconds, "memory": each.memory,
             "usable_bytes": job.cluster.usable_bytes, "dollars_per_1e12_tokens": each.dollars(TOKENS), "tied": tied,
             "reasons": reasons_for(each, best)}
-
-
-def why_not_as_json(found: WhyNot) -> dict[str, Any]:
-    """Why a layout is not the plan, as plain data."""
-    return {"layout": str(found.layout), "verdict": found.verdict, "reasons": list(found.reasons),
-            "remedies": list(found.remedies),
-            "estimate": None if found.estimate is None else plan_as_json(found.estimate, found.estimate, False)}
 
 
 PROGRAM = "python -m course_lib.planner"
@@ -165,19 +154,6 @@ def parser() -> Parser:
     what.add_argument("--precision", default="bf16", choices=PRECISION_NAMES, help="of products (default: bf16)")
     what.add_argument("--software", metavar="NAME", help=f"one of {', '.join(s.name for s in SOFTWARE)} (default: "
                       f"{MEGATRON_CORE.name}; with --torchtitan {TITAN})")
-    add_axes(arguments)
-    out = arguments.add_argument_group("what is told")
-    out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
-    out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
-    form = out.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="all of it, for a program")
-    form.add_argument("--megatron", action="store_true", help="the first plan as Megatron-Core's flags")
-    form.add_argument("--torchtitan", action="store_true", help="the first plan as lines of a torchtitan configuration")
-    return arguments
-
-
-def add_axes(arguments: Parser) -> None:
-    """Options that fix what would otherwise be searched."""
     axes = arguments.add_argument_group("as you want it (default: whatever is best)")
     for axis, words in (("tp", "tensor parallelism"), ("pp", "pipeline stages"), ("cp", "context parallelism"),
                         ("ep", "expert parallelism"), ("dp", "replicas")):
@@ -191,17 +167,23 @@ def add_axes(arguments: Parser) -> None:
     saved.add_argument("--offload", choices=OFFLOAD, help="to the host's memory: the optimiser, or parameters as well")
     saved.add_argument("--lora-rank", type=whole(1), metavar="N", help="adapters of q and v alone are trained")
     saved.add_argument("--hsdp", type=whole(1), metavar="N", help="groups of devices, each of which shards all of it")
+    out = arguments.add_argument_group("what is told")
+    out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
+    out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
+    form = out.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="all of it, for a program")
+    form.add_argument("--megatron", action="store_true", help="the first plan as Megatron-Core's flags")
+    form.add_argument("--torchtitan", action="store_true", help="the first plan as lines of a torchtitan configuration")
+    return arguments
 
 
 # What was asked for
 
-def plain(name: str) -> str:
-    """Letters and digits: "llama-3-70b" and "Llama 3 70B" are one."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+def match_name(text: str, names: Iterable[str]) -> str:
+    """The name that is meant, or `text` itself: "llama-3-70b" and "Llama 3 70B" are one."""
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
 
-
-def known_as(text: str, names: Iterable[str]) -> str:
-    """The name that is meant, or `text` itself."""
     return next((name for name in names if plain(name) == plain(text)), text)
 
 
@@ -210,7 +192,7 @@ def model_of(text: str) -> tuple[str, Shape]:
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return str(path), shape_from_config(path)
-    found: Model = model(known_as(text, (each.name for each in MODELS)))
+    found = model(match_name(text, (each.name for each in MODELS)))
     return found.name, shape_of(found)
 
 
@@ -221,7 +203,7 @@ def cluster_of(text: str, per_node: int | None) -> Cluster:
         raise ValueError(f"--gpus {text!r}: expected a number and a device, such as 64xH100")
     names = (each.name for each in (*ACCELERATORS, *DEVICE_VARIANTS))
     how = {"devices_per_node": per_node} if per_node else {}
-    return cluster(known_as(found[2], names), int(re.sub(r"\D", "", found[1])), **how)
+    return cluster(match_name(found[2], names), int(re.sub(r"\D", "", found[1])), **how)
 
 
 def rows_of(text: str, sequence_length: int) -> int:
@@ -253,7 +235,7 @@ def choices_of(given: argparse.Namespace) -> Choices:
 # What is told
 
 def answer(given: argparse.Namespace) -> tuple[str, int]:
-    """(what is printed, the exit status)."""
+    """(what is printed, the exit status: 0 where there is a plan or a reason, 1 where there is no plan)."""
     name, shape = model_of(given.model)
     of = cluster_of(given.gpus, given.per_node)
     sequence_length = given.sequence or shape.sequence_length
@@ -266,24 +248,19 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     if given.why_not:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
                         recompute=given.recompute or "none", **how)
-        return (in_json(why_not_as_json(found)) if given.json else str(found)), 0
-    return plans_as_text(plan(shape, of, rows, choices=choices_of(given), **how), name, given)
-
-
-def plans_as_text(plans: Plans, name: str, given: argparse.Namespace) -> tuple[str, int]:
-    """What the command prints, and its exit status: 0 where there is a plan, 1 where there is none."""
+        content = {"layout": str(found.layout), "verdict": found.verdict, "reasons": list(found.reasons),
+                   "remedies": list(found.remedies),
+                   "estimate": found.estimate and plan_as_json(found.estimate, found.estimate, False)}
+        return (json.dumps(content, indent=2) if given.json else str(found)), 0
+    plans = plan(shape, of, rows, choices=choices_of(given), **how)
     code = 0 if plans else 1
     if given.json:
-        return in_json(as_json(plans, name, given.top)), code
-    form: Callable | None = megatron_flags if given.megatron else torchtitan_lines if given.torchtitan else None
-    if plans and form:
-        return "\n".join(form(next(filter(runs_on_titan, plans), plans[0]) if given.torchtitan else plans[0])), code
+        return json.dumps(as_json(plans, name, given.top), indent=2), code
+    if plans and given.megatron:
+        return "\n".join(megatron_flags(plans[0])), code
+    if plans and given.torchtitan:
+        return "\n".join(torchtitan_lines(next(filter(runs_on_titan, plans), plans[0]))), code
     return report(plans, name, given.top), code
-
-
-def in_json(content: dict[str, Any]) -> str:
-    """As indented JSON."""
-    return json.dumps(content, indent=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,13 +4,12 @@ Beside the planner stands who guesses the same MFU for every run of a device (th
 is counted in one convention here: attention in full (s x s), nothing that is computed again, of the 16-bit peak. Papers
 count otherwise, so a printed figure has to be converted before it stands beside ours.
 
-How far off the planner was on published runs: what stands beside each of its plans.
-
-Only runs count that no constant was fitted on. A kind of run is a software on a generation of devices at a scale, where
-experts, 8-bit products, context parallelism and tensor parallelism across nodes make kinds of their own. With too few
-runs of a job's own kind the nearest wider one answers, and is named. Where that has too few runs, too, there is no
-number: NoRun says why. Structure and priors of the planner were made with these runs in view (planner.constants), so a
-cluster that nobody has published may be worse than they say: planner.validate --leave-out has that.
+What stands beside each plan is how far off the planner was on published runs, of those that no constant was fitted on.
+A kind of run is a software on a generation of devices at a scale, where experts, 8-bit products, context parallelism
+and tensor parallelism across nodes make kinds of their own. With too few runs of a job's own kind the nearest wider one
+answers, and is named. Where that has too few runs, too, there is no number: NoRun says why. Structure and priors of the
+planner were made with these runs in view (planner.constants), so a cluster that nobody has published may be worse than
+they say: planner.validate --leave-out has that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import mean, median
+from statistics import median
 
 from course_lib.costs.flops import sc21_step_flops, step_flops
 from course_lib.facts import Shape, published_rows
@@ -31,12 +30,10 @@ from course_lib.planner.rows import (
     Row,
     causal_flops,
     features_of,
-    generation_of,
     in_metric,
     job_of_row,
     nearest_runs,
     published_seconds,
-    scale_of,
     unfitted_runs,
     with_recipe,
 )
@@ -109,56 +106,47 @@ def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple
                          beyond, nearest)
 
 
-Key = tuple[str, ...]
-
-
-def keys_of(job: Job) -> list[tuple[str, Key]]:
-    """(name, key) of its kind and of each wider one. Runs with the same key at one level are of one kind. Another
-    software may answer for plain layouts; not for experts, few bits, or tensor parallelism across nodes.
+def kinds_of(job: Job) -> list[str]:
+    """Its kind and each wider one. Another software may answer for plain layouts; not for experts, few bits, or tensor
+    parallelism across nodes.
     """
-    features, generation = features_of(job), generation_of(job.cluster.device.name)
-    software, scale = job.software.name, scale_of(job.cluster, job.layout.world_size)
+    features, generation, n = features_of(job), job.cluster.device.generation, job.layout.world_size
+    software = job.software.name
+    scale = ("one node" if n <= job.cluster.devices_per_node else "up to 512 devices" if n <= 512 else
+             "more than 512 devices")
+    wider = [f"{software} on all devices"] if set(features) - {"context parallelism"} else [
+        f"all software on {generation}, {scale}", f"all software on {generation}"]
     also = f" with {' and '.join(features)}" if features else ""
-    own = "*".join(features)
-    found = [(f"{software} on {generation}, {scale}{also}", ("1", own, software, generation, scale)),
-             (f"{software} on {generation}{also}", ("2", own, software, generation))]
-    if set(features) - {"context parallelism"}:
-        return [*found, (f"{software} on all devices{also}", ("3", own, software))]
-    return [*found, (f"all software on {generation}, {scale}{also}", ("4", own, generation, scale)),
-            (f"all software on {generation}{also}", ("5", own, generation))]
+    return [kind + also for kind in (f"{software} on {generation}, {scale}", f"{software} on {generation}", *wider)]
 
 
 @lru_cache(maxsize=1)
-def runs_by_key() -> dict[Key, tuple[PublishedRun, ...]]:
+def runs_by_kind() -> dict[str, tuple[PublishedRun, ...]]:
     """Published runs that were not fitted, by each kind that they are of."""
-    found: dict[Key, tuple[PublishedRun, ...]] = {}
+    found: dict[str, tuple[PublishedRun, ...]] = {}
     for run in unfitted_runs():
-        for _, key in keys_of(run.job):
-            found[key] = (*found.get(key, ()), run)
+        for kind in kinds_of(run.job):
+            found[kind] = (*found.get(kind, ()), run)
     return found
 
 
 def error_of(job: Job) -> MeasuredError | NoRun:
-    """The error of the narrowest kind of `job` that has at least FEWEST runs; NoRun where none has, or nobody published
-    its device's generation.
+    """The error of the narrowest kind of `job` that has at least FEWEST runs, with a warning where the job is larger
+    than all of them; NoRun where none has, or nobody published its device's generation.
     """
-    runs, generation = unfitted_runs(), generation_of(job.cluster.device.name)
+    runs, generation = unfitted_runs(), job.cluster.device.generation
     nearest = nearest_runs(job, runs)
-    if all(generation_of(run.job.cluster.device.name) != generation for run in runs):
+    if all(run.job.cluster.device.generation != generation for run in runs):
         return NoRun(f"none on {job.cluster.device.name}", nearest)
-    for name, key in keys_of(job):
-        alike = runs_by_key().get(key, ())
+    for kind in kinds_of(job):
+        alike = runs_by_kind().get(kind, ())
         if len(alike) >= FEWEST:
-            return summary(name, [run.error for run in alike], beyond(job, alike), nearest)
+            most = max(run.job.layout.world_size for run in alike)
+            beyond = f"; none on more than {most:,} devices" if job.layout.world_size > most else ""
+            return summary(kind, [run.error for run in alike], beyond, nearest)
     if not alike:
-        return NoRun(f"none of {name}", nearest)
-    return NoRun(f"{len(alike)} of {name}; an error needs {FEWEST}", nearest, some=True)
-
-
-def beyond(job: Job, runs: Sequence[PublishedRun]) -> str:
-    """A warning where the job is larger than every run that the error was measured on; "" otherwise."""
-    most = max(run.job.layout.world_size for run in runs)
-    return f"; none on more than {most:,} devices" if job.layout.world_size > most else ""
+        return NoRun(f"none of {kind}", nearest)
+    return NoRun(f"{len(alike)} of {kind}; an error needs {FEWEST}", nearest, some=True)
 
 
 GROUPS = {  # of published rows, in words
@@ -189,13 +177,8 @@ class Compared:
         """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
-    @property
-    def guess_error(self) -> float:
-        """The same of the guess with a constant MFU."""
-        return self.guess / self.row["value"] - 1
-
-
 # MFU, in one convention
+
 
 def mfu_in_full(share: float, shape: Shape, sequence_length: int, convention: str) -> float:
     """A published MFU as the planner counts. `convention` of the publication: "full" (s x s, as here), "causal" (half
@@ -256,7 +239,7 @@ def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
 
 def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable[[Row], Job] = job_of_row
             ) -> list[Compared]:
-    """`job_of`: generic_job or told_job do without the profile of the row's software."""
+    """`job_of`: generic_job or job_from_answers do without the profile of the row's software."""
     jobs = [job_of(row) for row in rows]
     return [Compared(row, predict_row(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
 
@@ -269,7 +252,7 @@ def generic_job(row: Row) -> Job:
     return replace(job_of_row(row), software=with_recipe(nameless, software_of("", row["flash_assumed"], row["zero"])))
 
 
-def told_job(row: Row) -> Job:
+def job_from_answers(row: Row) -> Job:
     """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
     job, generic = job_of_row(row), generic_job(row)
     software = software_from_answers(job.software.passes == "passes_fused", job.software.attention, row["zero"],
@@ -299,7 +282,7 @@ def balanced_accuracy(compared: Sequence[Compared]) -> float:
 
 def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError, MeasuredError]]:
     """(the planner's, the guess's) for every group of times."""
-    return {name: (summary(name, [each.error for each in group]), summary(name, [each.guess_error for each in group]))
+    return {name: (errors_of(group, name), summary(name, [each.guess / each.row["value"] - 1 for each in group]))
             for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
 
 
@@ -313,17 +296,3 @@ def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) ->
 def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
     """Median, 90th percentile and largest of their errors."""
     return summary(name, [each.error for each in compared])
-
-
-def mean_of_groups(compared: Sequence[Compared]) -> float:
-    """The mean of the groups' median errors: a small group counts as much as a large one."""
-    return mean(ours.median for ours, _ in group_errors(compared).values())
-
-
-def spread_of(group: Sequence[Compared], noise: dict[str, dict]) -> float | None:
-    """How far repeated runs lie apart, relative; None where nobody repeated them."""
-    name = group[0].row["group"]
-    if name in noise:
-        return noise[name]["spread_percent"] / 100
-    spreads = [each.row["spread_percent"] / 100 for each in group if "spread_percent" in each.row]
-    return max(spreads) if spreads else None

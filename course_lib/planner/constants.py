@@ -3,21 +3,21 @@
 Each begins at a `prior`, what a data sheet, a paper or a measured curve says, with a relative uncertainty. planner.fit
 moves it only as far as the rows marked "calibration" ask for, and leaves `value` and its own `uncertainty`; a test fits
 again and compares. Where no row says anything the value stays at its prior, and so does its uncertainty: such a
-constant is a guess (planner.guesses lists them).
+constant is a guess (planner.fit lists them).
 
 Only constants were kept from seeing the rows marked "visible". Which terms the model has, what each software is said to
 do, and the priors were written with all rows in view and changed where a group was missed; so errors on visible rows
 are smaller than on a cluster that nobody has published. The priors alone, without any fit, tell how much
 (planner.validate --leave-out).
 
-What ran: generations of training software, told apart by what they do, not by how fast they turned out.
-
-A row says in free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM
-of 2021, sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core. Whoever knows whether his software
-fuses kernels, and which attention it calls, is told more: software_from_answers.
+Generations of training software stand below, told apart by what they do, not by how fast they turned out. A row says in
+free text what ran. Where it says nothing, the year tells: attention that stores its scores is Megatron-LM of 2021,
+sharded parameters are PyTorch's FSDP, and everything else is Megatron-Core. Whoever knows whether his software fuses
+kernels, and which attention it calls, is told more: software_from_answers.
 """
 
 from dataclasses import dataclass, make_dataclass, replace
+from math import inf
 from typing import Any
 
 from course_lib.costs.links import across_step_s, reached_shares
@@ -76,9 +76,9 @@ CONSTANTS: tuple[Constant, ...] = (
     Constant("across_s", 1.605e-05, 0.38, "s", "a step of a ring from node to node, InfiniBand",
              across_step_s("InfiniBand NDR"), 0.40, "what NCCL itself reckons with (facts.STEP_LATENCY)"),
     Constant("across_cloud_s", 5.54e-05, 0.14, "s", "the same on a cloud's Ethernet (EFA)",
-             across_step_s("EFA v2"), 0.15, "an all-gather of 32 MB on 32 nodes (costs.reached)"),
+             across_step_s("EFA v2"), 0.15, "an all-gather of 32 MB on 32 nodes (costs.links)"),
     Constant("network", 0.8076, 0.05, "share", "of the data sheet's network that a ring gets",
-             reached_shares().card, 0.08, "an all-to-all of 2 GB on two nodes (costs.reached)"),
+             reached_shares().card, 0.08, "an all-to-all of 2 GB on two nodes (costs.links)"),
     Constant("tp_hidden", 0.5304, 0.32, "share", "of tensor parallelism's messages that Megatron-Core hides",
              0.5, 0.40, GUESS),
     Constant("tp_copies", 2.586, 0.59, "passes", "over a message that DTensor makes, to cut and join it",
@@ -132,7 +132,7 @@ class Software:
     overlaps_columns: bool = False  # in backward only, and those of matrices that are cut by columns
     gathers_by_matrix: bool = False  # q, k, v, gate and up fetch their input one by one
     overlaps_stages: bool = True  # a stage computes while its messages travel
-    message_bytes: float = 25e6  # of gradients that are reduced together
+    message_bytes: float = 25e6  # of gradients that are reduced together; inf: all are
     matrix_by_matrix: bool = False  # or each matrix has a message of its own
     shards_layers: bool = False  # FSDP: ZeRO-2 and 3 gather layer by layer, ahead of time
     early_stop: bool = False  # recomputation stops when backward has what it wants
@@ -157,9 +157,8 @@ class Software:
     keeps_outputs: bool = False  # the last stage has the logits of all micro-batches at the end of a step
 
 
-ONE_MESSAGE = 1e15
 MEGATRON_2021 = Software("Megatron-LM 2021", passes="passes_fused", overlaps_gradients=False, overlaps_stages=False,
-                         message_bytes=ONE_MESSAGE)
+                         message_bytes=inf)
 DEEPSPEED_2021 = Software("DeepSpeed 2021", launch="launch_eager_s", matrix_by_matrix=True, one_card=True)
 MEGATRON_DEEPSPEED = Software("Megatron-DeepSpeed 2022", passes="passes_fused", launch="launch_deepspeed_s",
                               overlaps_gradients=False, overlaps_stages=False, message_bytes=5e8)

@@ -16,7 +16,8 @@ from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
 from course_lib.planner.memory import host_bytes, memory_bytes, needed_bytes
 from course_lib.planner.rates import Rates, rates_of_job
-from course_lib.planner.step import stages_at, step_seconds
+from course_lib.planner.stages import stages_at
+from course_lib.planner.step import step_seconds
 
 # Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
 UNEXPLAINED = 0.047
@@ -80,18 +81,15 @@ class Estimate:
 
     @property
     def mfu(self) -> float:
-        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s."""
-        return utilisation(self._flops, self.step_s, self.num_devices, self.job.cluster.peak_flops_per_s())
-
-    @property
-    def _flops(self) -> float:
-        """Without gradients of frozen weights: 4 in place of 6 for each."""
+        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s. The gradients of
+        frozen weights are none of them: 4 in place of 6 for each.
+        """
         job, s = self.job, self.job.sequence_length
-        whole = step_flops(job.shape, job.global_batch, s)
-        if not job.lora_rank:
-            return whole
-        attention = sum(count * attention_flops_per_token(kind, s) for count, kind in job.shape.kinds())
-        return whole - job.tokens * (forward_flops_per_token(job.shape, s) - attention)
+        flops = step_flops(job.shape, job.global_batch, s)
+        if job.lora_rank:
+            attention = sum(count * attention_flops_per_token(kind, s) for count, kind in job.shape.kinds())
+            flops -= job.tokens * (forward_flops_per_token(job.shape, s) - attention)
+        return utilisation(flops, self.step_s, self.num_devices, job.cluster.peak_flops_per_s())
 
     def training_s(self, num_tokens: float) -> float:
         """Seconds of a training run on so many tokens."""
@@ -119,12 +117,12 @@ class Estimate:
         That alone for rates that were measured."""
         if self.constants is None:
             return UNEXPLAINED
-        moved = [log(self._step_with(c.name) / self.step_s) / CHANGE * c.uncertainty for c in CONSTANTS]
+        moved = []
+        for c in CONSTANTS:
+            changed = replace(self.constants, **{c.name: getattr(self.constants, c.name) * (1 + CHANGE)})
+            step_s = sum(step_seconds(self.job, rates_of_job(self.job, changed)).values())
+            moved.append(log(step_s / self.step_s) / CHANGE * c.uncertainty)
         return hypot(UNEXPLAINED, *moved)
-
-    def _step_with(self, name: str) -> float:
-        constants = replace(self.constants, **{name: getattr(self.constants, name) * (1 + CHANGE)})
-        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
 
     def range_of(self, value: float) -> tuple[float, float]:
         """Two thirds of true values lie in it: for a number that is proportional to time or to its inverse."""

@@ -1,28 +1,18 @@
 """Fit the constants: python -m course_lib.planner.fit [FILE.json] prints them, each with its uncertainty.
 
-Only rows marked "calibration" are used. The logarithms of the constants are moved from their priors so that
-
-    sum over rows of 2 log(1 + r^2 / 2)  +  sum over constants of (log(value / prior) / uncertainty)^2
-
-becomes least, r = log(predicted / published) / 5 %. The logarithm lets a row that nothing explains pull less and less
-(Student's t), and the second sum keeps a constant where it was when no row knows better (planner.least_squares).
-
-Constants that are most likely where each has a prior, in plain Python: Gauss-Newton on 25 unknowns needs no library.
-
-Unknowns theta begin at 0 with standard deviations sigma, rows have residuals r(theta), in units of what a good row is
-missed by. Least becomes
+Only rows marked "calibration" are used. Unknowns theta, the logarithms of constants over their priors, begin at 0 with
+standard deviations sigma; rows have residuals r, log(predicted / published) in units of what a good row is missed by
+(5 %). Gauss-Newton in plain Python, deterministic, makes this least:
 
     sum over rows of 2 log(1 + r^2 / 2)  +  sum over unknowns of (theta / sigma)^2
 
 The logarithm lets a row that nothing explains pull less and less (Student's t); with robust=False r^2 stands in its
-place, for measurements that nobody has copied or rounded. Derivatives are differences. Deterministic. Standard
-deviations are those of the linear problem at the end.
-
-What nobody measured: constants that no row moves, and numbers of the model that are not constants at all.
+place, for measurements that nobody has copied or rounded. The second sum keeps a constant where it was when no row
+knows better. Derivatives are differences. Standard deviations are those of the linear problem at the end.
 
 An error beside an advice is honest only if a reader can also see what the model was given. A constant that ends where
-it began, as unsure as before, is its prior: whoever calls it fitted says too much. The other numbers were never up for
-fitting; most follow from what is computed, some are guesses. A test asks that each of these names has its number here.
+it began, as unsure as before, is its prior: whoever calls it fitted says too much. The other numbers (ASSUMED) were
+never up for fitting; most follow from what is computed, some are guesses. A test asks that each of them is here.
 """
 
 from __future__ import annotations
@@ -34,35 +24,15 @@ from functools import lru_cache
 from math import exp, expm1, log, log1p, sqrt
 
 from course_lib.costs.network import FEWEST_IN_SWITCH, TREE_ACROSS_S, TREE_INSIDE_S
+from course_lib.planner import constants as given
+from course_lib.planner import layer, memory, step
 from course_lib.planner.cluster import TORUS_STEP_S
-from course_lib.planner.constants import (
-    ACTIVATIONS_EAGER,
-    CONSTANTS,
-    FSDP,
-    GUESS,
-    LOGIT_BYTES,
-    LOGIT_CUT,
-    LOGIT_FUSED,
-    LOGIT_NARROW,
-    MEGATRON_CORE,
-    MEGATRON_DEEPSPEED,
-    OTHER_BYTES,
-    Constant,
-    Constants,
-)
+from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, GUESS, Constant, Constants
 from course_lib.planner.estimate import UNEXPLAINED
 from course_lib.planner.job import Job
-from course_lib.planner.layer import (
-    BACKWARD_OF_FLASH,
-    LAUNCHED_BY_ATTENTION,
-    LAUNCHED_BY_EXPERTS,
-    ROUTER_BYTES,
-    ROUTER_PASSES,
-)
-from course_lib.planner.memory import GATHERED_LAYERS
 from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
-from course_lib.planner.step import MATRICES, STATE_PASSES, step_seconds
+from course_lib.planner.step import step_seconds
 
 ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ
 STEPS, DIFFERENCE = 25, 1e-3
@@ -132,29 +102,31 @@ class Assumed:
 
 DERIVED = "follows from what is computed"
 ASSUMED: tuple[Assumed, ...] = (
-    Assumed("BACKWARD_OF_FLASH", BACKWARD_OF_FLASH, "times", "products of attention backward over forward", DERIVED),
-    Assumed("LOGIT_BYTES", LOGIT_BYTES, "bytes", "of a logit at the loss", DERIVED),
-    Assumed("LOGIT_FUSED", LOGIT_FUSED, "bytes", "the same, where one kernel makes loss and gradient", DERIVED),
-    Assumed("LOGIT_NARROW", LOGIT_NARROW, "bytes", "the same, of a loss in 16 bits", DERIVED),
-    Assumed("LOGIT_CUT", LOGIT_CUT, "bytes", "the same, cut over ranks by PyTorch, kernel by kernel", DERIVED),
-    Assumed("GATHERED_LAYERS", GATHERED_LAYERS, "layers", "whole at a time under ZeRO-3", DERIVED),
+    Assumed("BACKWARD_OF_FLASH", layer.BACKWARD_OF_FLASH, "times", "products of attention backward over forward",
+            DERIVED),
+    Assumed("LOGIT_BYTES", given.LOGIT_BYTES, "bytes", "of a logit at the loss", DERIVED),
+    Assumed("LOGIT_FUSED", given.LOGIT_FUSED, "bytes", "the same, where one kernel makes loss and gradient", DERIVED),
+    Assumed("LOGIT_NARROW", given.LOGIT_NARROW, "bytes", "the same, of a loss in 16 bits", DERIVED),
+    Assumed("LOGIT_CUT", given.LOGIT_CUT, "bytes", "the same, cut over ranks by PyTorch, kernel by kernel", DERIVED),
+    Assumed("GATHERED_LAYERS", memory.GATHERED_LAYERS, "layers", "whole at a time under ZeRO-3", DERIVED),
     Assumed("head's gathers under ZeRO", 0.75, "share", "of a gather of both ends' matrices that nothing hides", GUESS),
     Assumed("gather before forward", 0.5, "share", "of a backward pass that hides ZeRO-1's gather of weights", DERIVED),
-    Assumed("MATRICES", MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
-    Assumed("LAUNCHED_BY_ATTENTION", LAUNCHED_BY_ATTENTION, "share", "of a layer's operations", GUESS),
-    Assumed("LAUNCHED_BY_EXPERTS", LAUNCHED_BY_EXPERTS, "share", "of a layer's operations, more with experts", GUESS),
-    Assumed("ROUTER_BYTES", ROUTER_BYTES, "bytes", "of a number in the router", DERIVED),
-    Assumed("ROUTER_PASSES", ROUTER_PASSES, "passes", "over the router's scores", "counted by hand"),
-    Assumed("STATE_PASSES", STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
-    Assumed("OTHER_BYTES", OTHER_BYTES, "bytes", "workspaces and buffers of libraries", GUESS),
+    Assumed("MATRICES", step.MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
+    Assumed("LAUNCHED_BY_ATTENTION", layer.LAUNCHED_BY_ATTENTION, "share", "of a layer's operations", GUESS),
+    Assumed("LAUNCHED_BY_EXPERTS", layer.LAUNCHED_BY_EXPERTS, "share", "of a layer's operations, more with experts",
+            GUESS),
+    Assumed("ROUTER_BYTES", layer.ROUTER_BYTES, "bytes", "of a number in the router", DERIVED),
+    Assumed("ROUTER_PASSES", layer.ROUTER_PASSES, "passes", "over the router's scores", "counted by hand"),
+    Assumed("STATE_PASSES", step.STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
+    Assumed("OTHER_BYTES", given.OTHER_BYTES, "bytes", "workspaces and buffers of libraries", GUESS),
     Assumed("TREE_INSIDE_S", TREE_INSIDE_S, "s", "a step of a tree in a node", "NCCL's own table (facts)"),
     Assumed("TREE_ACROSS_S", TREE_ACROSS_S, "s", "a step of a tree from node to node", "NCCL's own table (facts)"),
     Assumed("FEWEST_IN_SWITCH", FEWEST_IN_SWITCH, "ranks", "for which a switch adds up", "8 H200 measured (facts)"),
     Assumed("TORUS_STEP_S", TORUS_STEP_S, "s", "a step of a ring between TPUs", GUESS),
-    Assumed("message_bytes, others", FSDP.message_bytes, "bytes", "of gradients reduced together",
+    Assumed("message_bytes, others", given.FSDP.message_bytes, "bytes", "of gradients reduced together",
             "PyTorch DDP's default"),
-    Assumed("message_bytes, Megatron-Core", MEGATRON_CORE.message_bytes, "bytes", "the same", GUESS),
-    Assumed("message_bytes, DeepSpeed", MEGATRON_DEEPSPEED.message_bytes, "bytes", "the same",
+    Assumed("message_bytes, Megatron-Core", given.MEGATRON_CORE.message_bytes, "bytes", "the same", GUESS),
+    Assumed("message_bytes, DeepSpeed", given.MEGATRON_DEEPSPEED.message_bytes, "bytes", "the same",
             "DeepSpeed's default reduce_bucket_size"),
     Assumed("ROW_ERROR", ROW_ERROR, "share", "that a good row is expected to be missed by, in the fit", GUESS),
     Assumed("UNEXPLAINED", UNEXPLAINED, "share", "that stays in an estimate's range when all constants are known",
@@ -162,15 +134,10 @@ ASSUMED: tuple[Assumed, ...] = (
 )
 
 
-def is_guess(constant: Constant) -> bool:
-    """No row moved it, and none made it surer."""
-    return (abs(constant.value / constant.prior - 1) < MOVED
-            and constant.uncertainty > SURER * constant.prior_uncertainty)
-
-
 def guesses() -> tuple[Constant, ...]:
-    """The constants that are their priors still."""
-    return tuple(constant for constant in CONSTANTS if is_guess(constant))
+    """The constants that are their priors still: no row moved them, and none made them surer."""
+    return tuple(c for c in CONSTANTS if abs(c.value / c.prior - 1) < MOVED
+                 and c.uncertainty > SURER * c.prior_uncertainty)
 
 
 def table_of_guesses() -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from course_lib.costs.activations import RECOMPUTE
+from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.costs.memory import OPTIMIZERS
 from course_lib.costs.numbers import at_least
 from course_lib.facts import Model, Shape
@@ -12,7 +15,27 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import MEGATRON_CORE, Software
 
-SCHEDULES = ("1f1b", "gpipe", "zb1p", "zb2p")
+
+@dataclass(frozen=True)
+class ScheduleCost:
+    """What a pipeline schedule costs. in_flight(p, m, stage): micro-batches that a rank holds at most, where it has one
+    chunk. unfilled(F + I + W, W, launches): of these seconds of a stage, those in which it waits for each other stage;
+    None: all, as far as chunks and micro-batches fill them.
+    """
+
+    in_flight: Callable[[int, int, int], int]
+    unfilled: Callable[[float, float, float], float] | None = None
+
+
+# By the names of pipeline_parallel.schedules. What a rank has of v chunks: v > 1 is interleaved 1F1B. W waits in ZB-H1,
+# so F + I - W are left, of whose launches W has a third; ZB-H2 fills all gaps with what it may hold twice as much of.
+SCHEDULES: dict[str, ScheduleCost] = {
+    "1F1B": ScheduleCost(peak_1f1b),
+    "GPipe": ScheduleCost(peak_gpipe),
+    "ZB-H1": ScheduleCost(lambda p, m, stage: min(p, m),
+                          lambda all_s, W, launch_s: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
+    "ZB-H2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
+}
 OFFLOAD = ("none", "optimizer", "all")
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 # What Megatron-Core can run again alone -> what of costs.activations is then not kept
@@ -51,7 +74,7 @@ class Job:
     micro_batch: int = 1
     sequence_length: int = 0  # 0: the shape's
     v: int = 1
-    schedule: str = "1f1b"
+    schedule: str = "1F1B"
     recompute: str = "none"
     sequence_parallel: bool = False
     precision: str = "bf16"
@@ -93,11 +116,7 @@ class Job:
             raise ValueError(reason)
         if reason := saving_problem(self):
             raise ValueError(reason)
-        self._keep_to_the_device()
-
-    def _keep_to_the_device(self) -> None:
-        """Formats and kernels that the device has. ValueError where it has none of the kind."""
-        device = self.cluster.device
+        device = self.cluster.device  # formats and kernels that it has
         if self.precision == "bf16":
             object.__setattr__(self, "precision", device.half_precision)
         self.cluster.peak_flops_per_s(self.precision)
@@ -133,6 +152,25 @@ class Job:
         """Ranks that the embedding and the read-out are cut over."""
         return 1 if self.layout.pp > 1 and self.software.whole_ends else self.layout.tp
 
+    def bubble_seconds(self, others_s: float, stage_s: float, weight_s: float, launch_s: float) -> float:
+        """Seconds of a step in which the slowest stage waits. others_s: a micro-batch's way through all stages but that
+        one. stage_s: of it on the slowest, of which weight_s for gradients of weights, launch_s waiting for launches.
+
+        Of v chunks fill and drain have one, but with m < p micro-batches each round of chunks waits until the first is
+        around: p - m + (m - 1)/v stages.
+        """
+        p, m, unfilled = self.layout.pp, self.num_microbatches, SCHEDULES[self.schedule].unfilled
+        if unfilled:
+            return others_s * unfilled(stage_s, weight_s, launch_s) / stage_s
+        return others_s * (max(0, p - m) + (min(p, m) - 1) / self.v) / (p - 1) if p > 1 else 0.0
+
+    def in_flight(self, stage: int) -> Fraction:
+        """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v."""
+        p, m = self.layout.pp, self.num_microbatches
+        if self.v > 1 and p > 1 and self.schedule != "GPipe":
+            return Fraction(peak_interleaved(p, m, self.v, stage), self.v)
+        return Fraction(SCHEDULES[self.schedule].in_flight(p, m, stage))
+
     @property
     def num_layers(self) -> int:
         """Layers of the model, those for multi-token prediction among them."""
@@ -156,8 +194,14 @@ def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_b
     if shape.num_heads % tp or shape.ffn_size % tp:
         return (f"tp={tp}: expected a number that divides the {shape.num_heads} heads and the MLP's width of "
                 f"{shape.ffn_size}")
-    if reason := why_no_chunks(shape.num_layers + shape.mtp_layers, pp, v, uneven):
-        return reason
+    layers, chunks = shape.num_layers + shape.mtp_layers, pp * v
+    if pp == 1 and v > 1:
+        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
+    if chunks > layers + 2:
+        return f"pp={pp} with v={v}: expected at most {layers + 2} chunks, layers and both ends"
+    if not (uneven or layers % chunks == 0 or (layers + 2) % chunks == 0):  # each end then counts as a layer
+        return (f"pp={pp} with v={v}: expected chunks that divide the {layers} layers, or {layers + 2} with both ends; "
+                f"{chunks} would have {layers / chunks:.3g} layers each")
     if shape.num_experts % layout.ep:
         return f"ep={layout.ep}: expected a number that divides the {shape.num_experts} experts"
     if shape.num_experts == 1 and layout.etp > 1:
@@ -184,19 +228,6 @@ def saving_problem(job: Job) -> str | None:
         return (f"lora_rank={job.lora_rank}: expected no offload, since what adapters have is small, and plain "
                 "attention, whose q and v they are beside")
     return None
-
-
-def why_no_chunks(num_layers: int, pp: int, v: int, uneven: bool = False) -> str | None:
-    """Chunks are whole: pp v of them divide the layers, or the layers and both ends, of which each counts as one."""
-    chunks = pp * v
-    if pp == 1 and v > 1:
-        return f"v={v} with pp=1: expected v=1, one stage has nobody to pass chunks to"
-    if chunks > num_layers + 2:
-        return f"pp={pp} with v={v}: expected at most {num_layers + 2} chunks, layers and both ends"
-    if uneven or num_layers % chunks == 0 or (num_layers + 2) % chunks == 0:
-        return None
-    return (f"pp={pp} with v={v}: expected chunks that divide the {num_layers} layers, or {num_layers + 2} with both "
-            f"ends; {chunks} would have {num_layers / chunks:.3g} layers each")
 
 
 def shape_of(model: Model | Shape) -> Shape:

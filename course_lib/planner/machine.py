@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from statistics import mean, median
 from time import perf_counter
 
@@ -36,7 +37,7 @@ from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import device, launch, seconds
 from course_lib.why_distribute import shape_of
 
-TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=False, message_bytes=1e15,
+TRAINER = Software("this course", overlaps_gradients=False, overlaps_stages=False, message_bytes=inf,
                    shards_layers=True)
 PRODUCTS = ((64, 128, 128), (256, 128, 512), (512, 512, 128), (512, 256, 256), (512, 512, 512))
 MESSAGES = (4 << 10, 512 << 10, 4 << 20)
@@ -110,19 +111,19 @@ class Machine:
 def measure(num_ranks: int = 4, num_cores: int = 0) -> Machine:
     """Measure this machine as `num_ranks` ranks with one thread each meet it: some seconds, nothing else running."""
     cores = num_cores or os.cpu_count() or 1
-    crowded = middle(launch(measure_rank, world_size=num_ranks))
-    free = crowded if num_ranks <= cores else middle(launch(measure_rank, world_size=cores))
+    crowded = pick_middle(launch(measure_rank, world_size=num_ranks))
+    free = crowded if num_ranks <= cores else pick_middle(launch(measure_rank, world_size=cores))
     return Machine(num_ranks, cores, free, crowded)
 
 
-def middle(of_ranks: Sequence[MeasuredRank]) -> MeasuredRank:
+def pick_middle(of_ranks: Sequence[MeasuredRank]) -> MeasuredRank:
     """The rank in the middle by speed, so that neither a disturbed one nor a lucky one speaks for all."""
     return sorted(of_ranks, key=lambda each: each.launch_s + 1e9 / each.flops_per_s)[len(of_ranks) // 2]
 
 
 def measure_rank() -> MeasuredRank:
     """This rank's Measured, to be called while all others do the same."""
-    taken = steady([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], window)
+    taken = time_calls([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], mean_alone_s)
     P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
     of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
@@ -133,7 +134,7 @@ def measure_rank() -> MeasuredRank:
                         launch_s=launch_s, step_s=step_s, link=link, call_s=call_s)
 
 
-def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:
+def time_calls(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[float]:
     """Seconds of a call of each, while all ranks make calls: the middle one of some rounds through all functions, since
     what else runs on the machine now and then slows down a mean or two.
     """
@@ -144,7 +145,7 @@ def steady(functions: Sequence[Call], mean_s: Callable[[Call], float]) -> list[f
     return [median(means) for means in zip(*rounds[1:])]
 
 
-def window(function: Call) -> float:
+def mean_alone_s(function: Call) -> float:
     """The mean over a while: for calls that need no other rank."""
     taken, end = [seconds(function)], perf_counter() + WINDOW_S
     while perf_counter() < end:
@@ -220,8 +221,8 @@ def measure_messages() -> tuple[Link, float]:
         compute()
         dist.all_reduce(tensor)
 
-    taken = steady([compute, *(partial(dist.all_reduce, tensor) for tensor in tensors),
-                    *(partial(behind, tensor) for tensor in tensors)], together)
+    taken = time_calls([compute, *(partial(dist.all_reduce, tensor) for tensor in tensors),
+                    *(partial(behind, tensor) for tensor in tensors)], mean_together_s)
     computing, alone, both = taken[0], taken[1:1 + len(tensors)], taken[1 + len(tensors):]
     link = fit_link([2 * (n - 1) / n * num_bytes for num_bytes in MESSAGES], alone)
     later = median(each - computing - message for each, message in zip(both, alone))
@@ -229,7 +230,7 @@ def measure_messages() -> tuple[Link, float]:
     return Link(link.alpha_s / (2 * (n - 1)), slowest), max(0.0, later)
 
 
-def together(function: Call) -> float:
+def mean_together_s(function: Call) -> float:
     """The mean of calls that all ranks make as often: what one waits for another is part of it."""
     def calls() -> None:
         for _ in range(CALLS):

@@ -1,15 +1,13 @@
-"""What one rank holds at its fullest, by kind: the first stage, which has most micro-batches in flight, or the last.
-
-What of parameters, gradients and optimiser a rank holds: sharded, on the host, or of adapters alone.
+"""What one rank of a real trainer holds at its fullest, by kind: the first stage, which has most micro-batches in
+flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone;
+activations and logits are kept as the software keeps them.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
 
-from course_lib.costs.activations import ActivationTerm, activation_terms
-from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
+from course_lib.costs.activations import activation_terms
 from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
@@ -22,78 +20,18 @@ from course_lib.planner.constants import (
 from course_lib.planner.job import MODULES, Job
 from course_lib.planner.layer import term_bytes
 from course_lib.planner.rates import Work, work_of
-from course_lib.planner.step import (
+from course_lib.planner.stages import (
     Stages,
     gathers_once,
+    held_numbers,
     matrix_shares,
-    numbers_of,
     rank_numbers,
     shards_layers,
-    trained_of,
+    trained_numbers,
     vocabulary_numbers,
 )
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
-NOTHING = Memory(0, 0, 0)
-
-
-def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
-    """Parameters, gradients and the optimiser's state. ZeRO shards experts over the ranks that hold the same ones."""
-    zero = 1 if gathers_once(job) else job.layout.zero_stage
-    found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
-    for index, (numbers, ranks, _) in enumerate(numbers_of(job)):
-        numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
-        of_these = memory_of(job, numbers, zero, ranks, layers * adapters_of_layer(job, index)).by_kind()
-        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
-    if (gathers_once(job) or adds_up_whole(job)) and not job.lora_rank:
-        found["gradients"] = 4 * whole
-    if zero == 3 and shards_layers(job):
-        found["parameters"] += 2 * gathered_numbers(job)
-    return found
-
-
-def adds_up_whole(job: Job) -> bool:
-    """FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
-    (set_requires_gradient_sync(False), reduce_dtype=float32).
-    """
-    return job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
-
-
-def memory_of(job: Job, numbers: float, zero: int, ranks: int, adapters: float) -> Memory:
-    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
-    shards = job.shards(ranks)
-    if not numbers:
-        return NOTHING
-    if job.lora_rank:
-        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
-                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
-    if job.offload == "none":
-        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
-    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
-    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
-        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
-    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
-    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
-
-
-def adapters_of_layer(job: Job, index: int) -> float:
-    """Numbers of the adapters beside the index-th part of numbers_of; there are none beside experts."""
-    return trained_of(job)[0][0] if job.lora_rank and index == 0 else 0.0
-
-
-def host_bytes(job: Job, stages: Stages) -> float:
-    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
-    return sum(memory_of(job, numbers, job.layout.zero_stage, ranks, 0.0).host
-               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
-
-
-def gathered_numbers(job: Job) -> float:
-    """Parameters that ZeRO-3 has whole at a time."""
-    share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
-    return GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in numbers_of(job))
-
-
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
@@ -122,13 +60,16 @@ def stage_bytes(job: Job, layers: float, stage: int) -> dict[str, float]:
     held = state_bytes(job, layers, (first or last) + (first and last and not job.shape.tied))
     of_layer, whole = (kept + gathered_bytes(job, again) for kept, again in zip(
         layer_activations(job), (job.recomputed_share if job.recompute != "selective" else 1.0, 0.0)))
-    in_flight = micro_batches_in_flight(job, stage)
-    held["activations"] = in_flight * max(0.0, layers - job.offload_layers) * of_layer
+    held["activations"] = job.in_flight(stage) * max(0.0, layers - job.offload_layers) * of_layer
     held["logits"] = logit_bytes(job) if last else 0.0
     if job.recompute == "full":  # the layer that backward is at, when the logits are gone
         # One layer at a time is whole again. On the last stage it finds the place that the logits have left.
         held["activations"] += max(0.0, whole - held["logits"])
-    held["other"] = OTHER_BYTES + layers * freed_late_bytes(job)
+    # So much more is there at most of nanotron's measured peaks, whatever is in flight: the whole sums that a layer's
+    # two reduce-scatters begin with. What would explain it: the code is past them, but a block that another stream
+    # reads is free only when the device is past it, too (Tensor.record_stream), and a processor that runs a pass ahead
+    # asks for all of them. Three runs, with 131,072 tokens a micro-batch and more, did without.
+    held["other"] = OTHER_BYTES + layers * (beyond_own_part(job) if job.software.frees_late else 0.0)
     return held
 
 
@@ -139,38 +80,51 @@ def needed_bytes(held: dict[str, float]) -> float:
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
-def logit_bytes(job: Job) -> float:
-    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
-    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
-    drops them.
+def host_bytes(job: Job, stages: Stages) -> float:
+    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
+    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
+               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
+
+
+def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
+    """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
+    the ranks that hold the same ones.
     """
-    software, t = job.software, job.layout.tp
-    numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
-    times = OF_A_LOGIT["eager" if software.loss == "cut" and t == 1 else software.loss]
-    others = job.num_microbatches if software.keeps_outputs and job.layout.pp > 1 else 0
-    return (times + 2 * others) * numbers + gathered_bytes(job) / len(GATHERED)  # the input of their product
+    zero = 1 if gathers_once(job) else job.layout.zero_stage
+    found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
+    for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
+        numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
+        # Adapters stand beside what is first: there are none beside experts.
+        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
+        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
+        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+    # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
+    # (set_requires_gradient_sync(False), reduce_dtype=float32).
+    adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
+    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
+        found["gradients"] = 4 * whole
+    if zero == 3 and shards_layers(job):
+        share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
+        found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
+    return found
 
 
-def gathered_bytes(job: Job, again: float = 0.0) -> float:
-    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it, which autograd
-    keeps for the gradient of the weights unless the software gathers it again. again: share of layers made again.
-    """
-    return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
-
-
-def freed_late_bytes(job: Job) -> float:
-    """The same of the whole sums that a layer's two reduce-scatters begin with: so much more is there at most of
-    nanotron's measured peaks, whatever is in flight. What would explain it: the code is past them, but a block that
-    another stream reads is free only when the device is past it, too (Tensor.record_stream), and a processor that runs
-    a pass ahead asks for all of them. Three runs, with 131,072 tokens a micro-batch and more, did without.
-    """
-    return beyond_own_part(job) if job.software.frees_late else 0.0
-
-
-def beyond_own_part(job: Job) -> float:
-    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
-    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
-    return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
+def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
+    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
+    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
+    shards = job.shards(ranks)
+    if not numbers:
+        return Memory(0, 0, 0)
+    if job.lora_rank:
+        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
+                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
+    if job.offload == "none":
+        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
+    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
+    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
+        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
+    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
+    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
 
 
 def layer_activations(job: Job) -> tuple[float, float]:
@@ -192,7 +146,11 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
         set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
-    terms = [(count * times / work.shape.num_layers, term.name, term_bytes_as_read(term, work))
+    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
+    policy = "selective" if work.flash or work.recompute == "selective" else "none"
+    narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as the product reads it, in 8 or 4 bits
+    terms = [(count * times / work.shape.num_layers, term.name,
+              term_bytes(term, work, policy) * (narrow if term.name in READ_BY_PRODUCTS else 1.0))
              for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
                                                                     dropout=work.dropout) if term.name not in again]
     if by_operation:
@@ -201,22 +159,26 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     return sum(share * held for share, _, held in terms)
 
 
-def term_bytes_as_read(term: ActivationTerm, work: Work) -> float:
-    """What a product reads is kept as the product reads it, in 8 or 4 bits."""
-    # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
-    policy = "selective" if work.flash or work.recompute == "selective" else "none"
-    return term_bytes(term, work, policy) * (NARROW.get(work.precision, 1.0) if term.name in READ_BY_PRODUCTS else 1.0)
-
-
-def micro_batches_in_flight(job: Job, stage: int) -> Fraction:
-    """Micro-batches in flight on a stage, each as large as the whole stage's: with v chunks each counts 1/v. ZB-2p
-    holds twice what 1F1B does.
+def gathered_bytes(job: Job, again: float = 0.0) -> float:
+    """What sequence parallelism gathers for a layer of one micro-batch, beyond this rank's part of it, which autograd
+    keeps for the gradient of the weights unless the software gathers it again. again: share of layers made again.
     """
-    p, m = job.layout.pp, job.num_microbatches
-    if job.schedule == "gpipe":
-        return Fraction(peak_gpipe(p, m, stage))
-    if job.v > 1 and p > 1:
-        return Fraction(peak_interleaved(p, m, job.v, stage), job.v)
-    if job.schedule == "zb1p":
-        return Fraction(min(p, m))
-    return Fraction(min(2 * p - 1, m) if job.schedule == "zb2p" else peak_1f1b(p, m, stage))
+    return beyond_own_part(job) * (1 - again) if job.software.keeps_gathered else 0.0
+
+
+def beyond_own_part(job: Job) -> float:
+    """Bytes of one micro-batch's vectors at both blocks of a layer, where sequence parallelism has them whole."""
+    whole = 2 * job.tokens_per_rank * job.shape.hidden_size * len(GATHERED)
+    return whole * (1 - 1 / job.layout.tp) if job.sequence_parallel else 0.0
+
+
+def logit_bytes(job: Job) -> float:
+    """Bytes at the loss of a micro-batch, by what a software makes of it: the logits as often as they are there, the
+    input of their product if it is kept as it was gathered, and the logits of the other micro-batches where nobody
+    drops them.
+    """
+    software, t = job.software, job.layout.tp
+    numbers = job.tokens_per_rank * job.shape.vocab_size / (1 if software.gathers_logits else t)
+    times = OF_A_LOGIT["eager" if software.loss == "cut" and t == 1 else software.loss]
+    others = job.num_microbatches if software.keeps_outputs and job.layout.pp > 1 else 0
+    return (times + 2 * others) * numbers + gathered_bytes(job) / len(GATHERED)  # the input of their product

@@ -1,7 +1,7 @@
 """One measured step: the planner's constants for your cluster, from what you measured on it.
 
 The constants are those of clusters that were published. A step of your own, a line of nccl-tests or one matrix product
-moves them from where the fit has left them (planner.least_squares; no measurement of your own is taken for an outlier):
+moves them from where the fit has left them (fit.most_likely; no measurement of your own is taken for an outlier):
 
     doubt of a constant     its uncertainty after the fit, and half of what its prior left open: so much may another
                             cluster differ from the published ones
@@ -16,14 +16,14 @@ what it depends on most. More steps, of unlike layouts, tell more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log
 
 from course_lib.costs.flops import matmul_seconds
 from course_lib.costs.numbers import above_zero, at_least
 from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import CONSTANTS, FITTED, MEGATRON_CORE, Constant, Constants, Software
+from course_lib.planner.constants import CONSTANTS, FITTED, MEGATRON_CORE, Constants, Software
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.fit import most_likely
 from course_lib.planner.job import Job
@@ -75,68 +75,16 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class StepOf:
-    """A step of a job, to be compared with the seconds that were measured."""
+class Measurement:
+    """Seconds that were measured; `error`: how far they are believed; predict: what the planner says with constants."""
 
-    job: Job
-
-    def seconds(self, constants: Constants) -> float:
-        """What the planner predicts for it with these constants."""
-        return sum(step_seconds(self.job, rates_of_job(self.job, constants)).values())
-
-    def __str__(self) -> str:
-        return f"a step of {describe(self.job)}"
-
-
-@dataclass(frozen=True)
-class AllReduceOf:
-    """An all-reduce of so many bytes by ranks on several nodes. ValueError unless there are bytes."""
-
-    cluster: Cluster
-    software: Software
-    num_bytes: float
-    num_ranks: int
-    num_nodes: int
+    name: str
+    seconds: float
+    error: float
+    predict: Callable[[Constants], float]
 
     def __post_init__(self) -> None:
-        above_zero(self.num_bytes, "bytes of an all-reduce")
-
-    def seconds(self, constants: Constants) -> float:
-        """What the planner predicts for it with these constants."""
-        network = rates_of(self.cluster, self.software, constants=constants).network
-        stride = self.cluster.devices_per_node // (self.num_ranks // self.num_nodes)
-        return network.group(self.num_ranks, stride).seconds("all_reduce", self.num_bytes)
-
-    def __str__(self) -> str:
-        return f"all_reduce of {self.num_bytes / 1e6:,.0f} MB by {self.num_ranks} ranks on {self.num_nodes} nodes"
-
-
-@dataclass(frozen=True)
-class ProductOf:
-    """`best`: the constants at which this device makes products as the best that was measured on its kind."""
-
-    cluster: Cluster
-    best: Constants
-    m: int
-    k: int
-    n: int
-
-    def __post_init__(self) -> None:
-        for name in ("m", "k", "n"):
-            at_least(getattr(self, name), 1, name)
-
-    def seconds(self, constants: Constants) -> float:
-        """What the planner predicts for it with these constants."""
-        one, any_software = self.cluster.with_devices(1), MEGATRON_CORE
-        now, then = (rates_of(one, any_software, constants=c).head_flops_per_s for c in (constants, self.best))
-        reached = one.matmul_flops_per_s * one.power_share**constants.power * now / then
-        return matmul_seconds(self.m, self.k, self.n, reached, one.device.memory_bytes_per_s)
-
-    def __str__(self) -> str:
-        return f"a product of {self.m:,} x {self.k:,} x {self.n:,}"
-
-
-Measurement = tuple[StepOf | AllReduceOf | ProductOf, float, float]  # seconds, and how far they are believed
+        above_zero(self.seconds, "measured seconds")
 
 
 def learn(cluster: Cluster, software: Software = MEGATRON_CORE, *, steps: Sequence[tuple[Estimate | Job, float]] = (),
@@ -150,54 +98,66 @@ def learn(cluster: Cluster, software: Software = MEGATRON_CORE, *, steps: Sequen
     ValueError for no measurement, for a job on another device, and for an all-reduce that stays in a node: no constant
     stands for the wires there.
     """
-    found = [*((StepOf(checked_job(of, cluster)), seconds, STEP_ERROR) for of, seconds in steps),
-             *((AllReduceOf(cluster, software, num_bytes, *checked_ranks(cluster, ranks, nodes)), seconds, LINE_ERROR)
-               for num_bytes, seconds, ranks, nodes in all_reduces),
-             *((ProductOf(cluster, constants, m, k, n), seconds, LINE_ERROR) for m, k, n, seconds in products)]
+    found = [*(measured_step(of, seconds, cluster) for of, seconds in steps),
+             *(measured_all_reduce(*line, cluster, software) for line in all_reduces),
+             *(measured_product(*line, cluster, constants) for line in products)]
     if not found:
         raise ValueError("nothing was measured: expected steps, all_reduces or products, at least one of them")
-    for _, seconds, _ in found:
-        above_zero(seconds, "measured seconds")
     wide = WIRES * bool(all_reduces) + PRODUCTS * bool(products)
-    return most_likely_for(found, constants, [doubt(constant, wide) for constant in CONSTANTS])
-
-
-def doubt(constant: Constant, wide: Sequence[str]) -> float:
-    """How much another cluster's constant may differ from the fitted one, as a share of it."""
-    return WIDE if constant.name in wide else hypot(constant.uncertainty, constant.prior_uncertainty / 2)
-
-
-def most_likely_for(found: Sequence[Measurement], start: Constants,
-                    sigma: Sequence[float]) -> Learned:
-    """The constants that fit the measurements best, beginning at `start`; `sigma`: how far each may go, as a log."""
+    # How much another cluster's constant may differ from the fitted one, as a share of it.
+    doubts = [WIDE if c.name in wide else hypot(c.uncertainty, c.prior_uncertainty / 2) for c in CONSTANTS]
 
     def at(theta: Sequence[float]) -> Constants:
-        return Constants(**{c.name: getattr(start, c.name) * exp(t) for c, t in zip(CONSTANTS, theta)})
+        return Constants(**{c.name: getattr(constants, c.name) * exp(t) for c, t in zip(CONSTANTS, theta)})
 
     def residuals_at(theta: Sequence[float]) -> list[float]:
-        return [log(of.seconds(at(theta)) / seconds) / error for of, seconds, error in found]
+        return [log(each.predict(at(theta)) / each.seconds) / each.error for each in found]
 
-    theta, spread = most_likely(residuals_at, sigma, TOLERANCE, robust=False)
-    return Learned(
-        at(theta), {c.name: s for c, s in zip(CONSTANTS, spread)},
-        {c.name: t / c.uncertainty for c, t in zip(CONSTANTS, theta)},
-        tuple(BeforeAndAfter(str(of), seconds, of.seconds(start), of.seconds(at(theta))) for of, seconds, _ in found),
-        start)
+    theta, spread = most_likely(residuals_at, doubts, TOLERANCE, robust=False)
+    told = tuple(BeforeAndAfter(each.name, each.seconds, each.predict(constants), each.predict(at(theta)))
+                 for each in found)
+    return Learned(at(theta), {c.name: s for c, s in zip(CONSTANTS, spread)},
+                   {c.name: t / c.uncertainty for c, t in zip(CONSTANTS, theta)}, told, constants)
 
 
-def checked_job(of: Estimate | Job, cluster: Cluster) -> Job:
-    """The job of an estimate or itself. ValueError where it is on other devices than the cluster's."""
+def measured_step(of: Estimate | Job, seconds: float, cluster: Cluster) -> Measurement:
+    """A step of a job. ValueError where it is on other devices than the cluster's."""
     job = of.job if isinstance(of, Estimate) else of
     if job.cluster.device.name != cluster.device.name:
         raise ValueError(f"a step on {job.cluster.device.name} tells nothing of {cluster.device.name}: expected a job "
                          "on the cluster's own devices")
-    return job
+    return Measurement(f"a step of {describe(job)}", seconds, STEP_ERROR,
+                       lambda constants: sum(step_seconds(job, rates_of_job(job, constants)).values()))
 
 
-def checked_ranks(cluster: Cluster, num_ranks: int, num_nodes: int) -> tuple[int, int]:
-    """Both numbers. ValueError unless there are two nodes or more with equally many ranks in each."""
+def measured_all_reduce(num_bytes: float, seconds: float, num_ranks: int, num_nodes: int, cluster: Cluster,
+                        software: Software) -> Measurement:
+    """An all-reduce. ValueError unless there are bytes, and two nodes or more with equally many ranks in each."""
+    above_zero(num_bytes, "bytes of an all-reduce")
     in_node = cluster.devices_per_node
     if num_nodes < 2 or num_ranks < num_nodes or num_ranks % num_nodes or in_node % (num_ranks // num_nodes):
         raise ValueError(f"an all-reduce by {num_ranks} ranks on {num_nodes} nodes: expected two nodes or more, and in "
                          f"each a number of ranks that divides its {in_node} devices")
-    return num_ranks, num_nodes
+
+    def predict(constants: Constants) -> float:
+        group = rates_of(cluster, software, constants=constants).network.group(
+            num_ranks, in_node // (num_ranks // num_nodes))
+        return group.seconds("all_reduce", num_bytes)
+
+    return Measurement(f"all_reduce of {num_bytes / 1e6:,.0f} MB by {num_ranks} ranks on {num_nodes} nodes", seconds,
+                       LINE_ERROR, predict)
+
+
+def measured_product(m: int, k: int, n: int, seconds: float, cluster: Cluster, best: Constants) -> Measurement:
+    """A product (m, k) @ (k, n). best: the constants at which this device makes products as the best that was measured
+    on its kind. ValueError for sizes below one.
+    """
+    m, k, n = at_least(m, 1, "m"), at_least(k, 1, "k"), at_least(n, 1, "n")
+    one = cluster.with_devices(1)
+
+    def predict(constants: Constants) -> float:
+        now, then = (rates_of(one, MEGATRON_CORE, constants=c).head_flops_per_s for c in (constants, best))
+        reached = one.matmul_flops_per_s * one.power_share**constants.power * now / then  # of any software
+        return matmul_seconds(m, k, n, reached, one.device.memory_bytes_per_s)
+
+    return Measurement(f"a product of {m:,} x {k:,} x {n:,}", seconds, LINE_ERROR, predict)

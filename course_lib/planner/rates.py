@@ -1,8 +1,7 @@
 """How fast one cluster is with one software: data sheets and measured curves, times the constants that apply.
 
-Seconds by cause, and the forward and the backward pass that they make up.
-
-The work of a layer: all of a job that its time and its memory depend on, so that they are computed once.
+Also what layers are timed with: seconds by cause, the forward and the backward pass that they make up, and the work of
+a layer, which is all of a job that its time and its memory depend on, so that they are computed once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import log, sqrt
 from course_lib.costs.flops import matmul_seconds, pass_seconds
 from course_lib.costs.links import crowding
 from course_lib.costs.network import Network
-from course_lib.facts import Accelerator, Shape
+from course_lib.facts import Shape
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import FITTED, Constants, Software
 from course_lib.planner.job import Job
@@ -71,8 +70,8 @@ class Pass:
         return Pass(self.forward * times, self.backward * times, self.weight_s * times)
 
 
-def exposed_seconds(message_s: float, computing_s: float, drag: float = 0.0) -> float:
-    """What a message costs beside computing: what is left of it, and the drag of what is hidden."""
+def hide_message(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+    """Seconds that a message costs beside computing: what is left of it, and the drag of what is hidden."""
     return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)
 
 
@@ -128,18 +127,13 @@ class Rates:
         return 0.0 if n == 1 else self.call_s * n / self.num_ranks
 
 
-def kind_of_device(device: Accelerator) -> str:
-    """What its constants are called after: the generation that they were measured on."""
-    if device.name == "H200":
-        return "h200"
-    return "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100"
-
-
 @lru_cache(maxsize=256)
 def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", constants: Constants = FITTED) -> Rates:
     """FLOP/s, bytes/s and latencies of one device of the cluster with this software: data sheets times constants."""
     c, device = constants, cluster.device
-    kind = kind_of_device(device)
+    # The generation that its constants were measured on.
+    kind = "h200" if device.name == "H200" else (
+        "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100")
     slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
     linear = half

@@ -1,10 +1,8 @@
-"""A published row as a job, and a step's seconds in the row's own metric.
+"""A published row as a job, in words, and a step's seconds in the row's own metric; how near two runs are.
 
-Published runs in words, and how near two runs are to each other.
-
-Only those that no constant was fitted on: their errors are what stands beside an advice (planner.errors). Nearness is
-counted in factors of two, with a fixed price for another device, software or number format; which runs are named beside
-an advice depends on it, no number does.
+Errors of runs that no constant was fitted on are what stands beside an advice (compare.error_of). Nearness is counted
+in factors of two, with a fixed price for another device, software or number format; which runs are named beside an
+advice depends on it, no number does.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from typing import Any
 from course_lib.costs.flops import attention_flops_per_token, count_parameters, sc21_step_flops, step_flops
 from course_lib.facts import MODELS, LatentAttention, PublishedLayout, Shape, published_rows, published_table
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster, cluster
+from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
 from course_lib.planner.memory import memory_bytes, stage_bytes
 from course_lib.planner.rates import rates_of_job
-from course_lib.planner.step import stages_at
+from course_lib.planner.stages import stages_at
 
 Row = dict[str, Any]
 # A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
@@ -44,6 +42,8 @@ LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
 # What rows of a trainer leave out, by a word of their free text: all published runs of nanotron were on AWS's EFA, that
 # other jobs share (Ultra-Scale Playbook); KempnerForge's distributed/parallel.py makes the model 16-bit, with no copy.
 OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
+# A row's word for a schedule -> that of pipeline_parallel.schedules: the one with the same memory and idle time.
+SCHEDULE_NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "zb1p": "ZB-H1", "zb2p": "ZB-H2"}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
@@ -108,59 +108,42 @@ def require_row(row: Row) -> None:
 
 def shape_of_row(row: Row) -> Shape:
     """The model of a published run."""
+    widths = row.get("mla")
     return Shape(row["layers"], row["hidden"], row["heads"], row["kv_heads"], row["ffn"], row["vocab"], row["seq"],
                  head_dim=row.get("head_dim") or 0, gated=row["glu"], tied=row.get("tied", False),
                  num_experts=row.get("experts") or 1, active_experts=row.get("top_k") or 1,
-                 latent=latent_of_row(row), **{name: row.get(name) or 0 for name in MORE_OF_SHAPE},
-                 window_every=row.get("window_every") or 1)
-
-
-def latent_of_row(row: Row) -> LatentAttention | None:
-    """Its latent attention; None where it has ordinary one."""
-    widths = row.get("mla")
-    return widths and LatentAttention(*(widths[name] for name in LATENT))
-
-
-def cluster_of_row(row: Row) -> Cluster:
-    """Devices that NVLink joins are a node."""
-    return cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"],
-                   row.get("gpus_per_domain") or row.get("gpus_per_node") or 8, row.get("node_gbps") or 0.0,
-                   between=row.get("network") or "")
+                 latent=widths and LatentAttention(*(widths[name] for name in LATENT)),
+                 **{name: row.get(name) or 0 for name in MORE_OF_SHAPE}, window_every=row.get("window_every") or 1)
 
 
 def job_of_row(row: Row) -> Job:
     """ValueError that names an unknown field's value, or says why the layout cannot be."""
     require_row(row)
-    row = known_of_trainer(row) | row
+    text = text_of_software(row)
+    # What the row leaves out and its trainer's name says; what this trainer does with a software that others have, too.
+    row = next((known for word, known in OF_TRAINERS.items() if word in text), {}) | row
+    changes = next((changes for word, changes in TRAINERS.items() if word in text), {})
+    software = replace(software_of(text, row["flash_assumed"], row["zero"]), **changes)
+    of = cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"],  # devices that NVLink joins are a node
+                 row.get("gpus_per_domain") or row.get("gpus_per_node") or 8, row.get("node_gbps") or 0.0,
+                 between=row.get("network") or "")
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,
                             etp=row.get("etp") or (row["tp"] if (row.get("experts") or 1) > 1 else 1),
                             zero_stage=row["zero"])
     some = row.get("recompute_layers") or 0
-    return Job(shape_of_row(row), cluster_of_row(row), layout, row["gbs"], row["mbs"], row["seq"], row["v"],
-               schedule=row["schedule"], recompute="full" if some else row["recompute"], recompute_layers=some,
+    return Job(shape_of_row(row), of, layout, row["gbs"], row["mbs"], row["seq"], row["v"],
+               schedule=SCHEDULE_NAMES.get(row["schedule"], row["schedule"]),
+               recompute="full" if some else row["recompute"], recompute_layers=some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
                sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
                gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),
-               dropout=not row["flash_assumed"], software=software_of_row(row),
+               dropout=not row["flash_assumed"], software=with_recipe(row, software),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
 
-def known_of_trainer(row: Row) -> Row:
-    """What the row leaves out and its trainer's name says; {} where nothing is noted."""
-    text = text_of_software(row).lower()
-    return next((known for word, known in OF_TRAINERS.items() if word in text), {})
-
-
-def software_of_row(row: Row) -> Software:
-    """The software that a published run used, by its name and its words."""
-    text = text_of_software(row)
-    trainer = next((changes for word, changes in TRAINERS.items() if word in text.lower()), {})
-    return with_recipe(row, replace(software_of(text, row["flash_assumed"], row["zero"]), **trainer))
-
-
 def text_of_software(row: Row) -> str:
-    """Where a row says what trained it: its software, and the words about its hardware."""
-    return f"{row.get('software') or ''} {row['hw']}"
+    """Where a row says what trained it, in small letters: its software, and the words about its hardware."""
+    return f"{row.get('software') or ''} {row['hw']}".lower()
 
 
 def with_recipe(row: Row, found: Software) -> Software:
@@ -196,10 +179,6 @@ def published_seconds(row: Row, job: Job) -> float:
 
 
 NAMED = 3  # nearest runs
-# A generation, and what its devices' names begin with; another device is a generation of its own.
-GENERATIONS = {"Volta": ("V100",), "Ampere": ("A100", "A800"), "Hopper": ("H100", "H200", "H800", "H20", "GH200"),
-               "Blackwell": ("B200", "B300", "GB200", "GB300")}
-SCALES = ((8, "one node"), (512, "up to 512 devices"), (float("inf"), "more than 512 devices"))
 BITS = {"bf16": 16, "fp16": 16, "nvfp4": 4}  # all others have 8
 OTHER_DEVICE, OTHER_GENERATION, OTHER_SOFTWARE, OTHER_BITS, OTHER_EXPERTS = 1, 3, 2, 3, 4
 
@@ -237,54 +216,29 @@ def unfitted_runs() -> tuple[PublishedRun, ...]:
 
 # What a run is
 
-def generation_of(name: str) -> str:
-    """The generation of a device, by the first word of its name."""
-    word = name.split()[0]
-    return next((generation for generation, words in GENERATIONS.items() if word in words), name)
-
-
-def scale_of(cluster: Cluster, num_devices: int) -> str:
-    """How large a cluster is, in the words under which errors are sorted."""
-    if num_devices <= cluster.devices_per_node:
-        return SCALES[0][1]
-    return next(words for most, words in SCALES[1:] if num_devices <= most)
-
-
-def bits_of(job: Job) -> int:
-    """Bits of a number in the products of linear layers."""
-    return BITS.get(job.precision, 8)
-
-
 def features_of(job: Job) -> tuple[str, ...]:
     """What makes a run another kind, in words."""
-    L = job.layout
-    found = {"experts": job.shape.num_experts > 1, f"{bits_of(job)}-bit products": bits_of(job) < 16,
+    L, bits = job.layout, BITS.get(job.precision, 8)
+    found = {"experts": job.shape.num_experts > 1, f"{bits}-bit products": bits < 16,
              "context parallelism": L.cp > 1,
              "tensor parallelism across nodes": L.tp > job.cluster.devices_per_node and not job.cluster.is_torus}
     return tuple(words for words, has in found.items() if has)
 
 
-def name_of(shape: Shape) -> str:
-    """A model of facts with as many layers of these sizes; else how many parameters."""
+def describe(job: Job) -> str:
+    """The job in words: model, devices, cut, software. The model is the one of facts with as many layers of these
+    sizes; else how many parameters.
+    """
     def sizes(of: Shape) -> tuple[int, ...]:
         return of.num_layers, of.hidden_size, of.num_heads, of.num_kv_heads, of.ffn_size, of.num_experts, of.vocab_size
-    known = next((model.name for model in MODELS if model.shape and sizes(model.shape) == sizes(shape)), "")
+    shape, L = job.shape, job.layout
     experts = f" with {shape.num_experts} experts" if shape.num_experts > 1 else ""
-    return known or f"{'Llama' if shape.gated else 'GPT'} of {count_parameters(shape) / 1e9:.3g}B{experts}"
-
-
-def describe(job: Job) -> str:
-    """The job in words: model, devices, cut, software."""
-    L = job.layout
+    name = next((model.name for model in MODELS if model.shape and sizes(model.shape) == sizes(shape)),
+                f"{'Llama' if shape.gated else 'GPT'} of {count_parameters(shape) / 1e9:.3g}B{experts}")
     axes = (("tp", L.tp), ("cp", L.cp), ("pp", L.pp), ("ep", L.ep), ("v", job.v), ("ZeRO-", L.zero_stage))
     cut = " ".join(f"{axis}{size}" for axis, size in axes if size > 1 or axis == "ZeRO-" and size) or "dp alone"
-    bits = "" if bits_of(job) == 16 else f", {job.precision}"
-    return f"{name_of(job.shape)} on {L.world_size:,} {job.cluster.device.name}, {cut}{bits}, {job.software.name}"
-
-
-def assumes_v(row: Row) -> bool:
-    """Chunks per stage that the source does not give."""
-    return row["v"] > 1 and "v NOT published" in row.get("verified", "")
+    bits = "" if BITS.get(job.precision) == 16 else f", {job.precision}"
+    return f"{name} on {L.world_size:,} {job.cluster.device.name}, {cut}{bits}, {job.software.name}"
 
 
 # How far apart two are
@@ -295,14 +249,20 @@ def distance(one: Job, other: Job) -> float:
         L = job.layout
         return (count_parameters(job.shape), L.world_size, job.sequence_length, job.micro_batch, L.tp, L.cp, L.pp,
                 L.ep, job.v**0.5)
-    names = [job.cluster.device.name for job in (one, other)]
+    devices = one.cluster.device, other.cluster.device
     return sum(abs(log2(a / b)) for a, b in zip(sizes(one), sizes(other))) + (
-        OTHER_DEVICE * (names[0] != names[1])
-        + OTHER_GENERATION * (generation_of(names[0]) != generation_of(names[1]))
-        + OTHER_SOFTWARE * (one.software != other.software) + OTHER_BITS * (bits_of(one) != bits_of(other))
+        OTHER_DEVICE * (devices[0].name != devices[1].name)
+        + OTHER_GENERATION * (devices[0].generation != devices[1].generation)
+        + OTHER_SOFTWARE * (one.software != other.software)
+        + OTHER_BITS * (BITS.get(one.precision, 8) != BITS.get(other.precision, 8))
         + OTHER_EXPERTS * ((one.shape.num_experts > 1) != (other.shape.num_experts > 1)))
 
 
 def nearest_runs(job: Job, runs: Sequence[PublishedRun]) -> tuple[PublishedRun, ...]:
     """The few of `runs` that are most like the job, nearest first."""
     return tuple(sorted(runs, key=lambda run: distance(job, run.job))[:NAMED])
+
+
+def assumes_v(row: Row) -> bool:
+    """Chunks per stage that the source does not give."""
+    return row["v"] > 1 and "v NOT published" in row.get("verified", "")

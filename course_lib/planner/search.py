@@ -3,9 +3,8 @@
 Candidates come with a time that nothing can go below: what ranks compute and send, and the bubble, without the messages
 of data parallelism and the optimiser, which depend on ZeRO's stage. They are looked at from the smallest one on, until
 that time is `slowest` times the best step found. What is listed does not depend on it: a search without that bound
-finds the same (tests/planner/test_plan.py).
-
-Which plan comes first: the shortest step; among those that no estimate can tell apart, the simplest.
+finds the same (tests/planner/test_plan.py). First comes the shortest step; among those that no estimate can tell apart,
+the simplest.
 """
 
 from __future__ import annotations
@@ -19,109 +18,52 @@ from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
 from course_lib.planner.memory import memory_bytes
-from course_lib.planner.rates import Rates
-from course_lib.planner.step import stages_at, step_seconds
+from course_lib.planner.stages import stages_at
+from course_lib.planner.step import step_seconds
 
 TIE = 0.01  # of a step
-
-
-def simplest_first(plans: Iterable[Estimate]) -> list[Estimate]:
-    """The shortest step first; among those within a TIE of the shortest one left, the simplest."""
-    left = sorted(plans, key=lambda each: (each.step_s, each.memory_bytes))
-    ordered: list[Estimate] = []
-    while left:
-        tied = ties(left)
-        ordered += sorted(tied, key=complexity)
-        left = left[len(tied):]
-    return ordered
-
-
-def ties(plans: Sequence[Estimate], share: float = TIE) -> list[Estimate]:
-    """The plans whose step is within `share` of the shortest one: no estimate can tell them apart."""
-    shortest = min((each.step_s for each in plans), default=0.0)
-    return [each for each in plans if each.step_s <= (1 + share) * shortest]
-
-
-def complexity(plan: Estimate) -> tuple[float, ...]:
-    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded; then the time."""
-    job, layout = plan.job, plan.layout
-    axes = sum(size > 1 for size in (layout.dp, layout.pp, layout.cp, layout.tp, layout.ep))
-    again = 0 if job.recompute == "none" else 1 if job.recompute == "selective" or not job.recompute_layers else 2
-    return axes, job.v, again, layout.zero_stage, num_savings(job), plan.step_s
-
-
-def num_savings(job: Job) -> int:
-    """How many means of saving memory a job uses, each of which complicates it."""
-    return sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
-
-
-def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
-    """The plans that no other one beats in both time and memory, the fastest first."""
-    front: list[Estimate] = []
-    for each in sorted(plans, key=lambda each: (each.step_s, each.memory_bytes)):
-        if not front or each.memory_bytes < front[-1].memory_bytes:
-            front.append(each)
-    return front
-
-
-def distinct(plans: Iterable[Estimate]) -> list[Estimate]:
-    """The first plan of each set of axes and of what saves memory on request, whatever its chunks, micro-batch, ZeRO
-    stage and recomputation.
-    """
-    found: dict[object, Estimate] = {}
-    for each in plans:
-        how = tuple(getattr(each.job, name) for name in SAVING)
-        found.setdefault((replace(each.layout, zero_stage=0), how), each)
-    return list(found.values())
-
-
 SLOWEST = 1.25  # times the best: slower layouts are not listed
 Memory = dict[str, float]  # bytes by kind
-
-
-class Search:
-    """What was found so far: `plans` that fit, `near` ones; `best`: the shortest step of a plan."""
-
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.plans: list[Estimate] = []
-        self.near: list[Estimate] = []
-        self.best = inf
-
-    def look(self, counts: range, slowest: float) -> float:
-        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
-        time that any of them could take.
-        """
-        rates, limit, candidates = self.asked.rates, self.asked.limit_bytes, candidates_by_bound(self.asked, counts)
-        for bound, job in candidates:
-            # Candidates are sorted by what they cannot go below: from here on none can be listed.
-            if bound > slowest * self.best:
-                break
-            for sharded, memory in variants(job, self.asked):
-                each = Estimate(sharded, rates, FITTED, memory, step_seconds(sharded, rates))
-                if each.memory_bytes > limit:
-                    self.near.append(each)
-                else:
-                    self.plans.append(each)
-                    self.best = min(self.best, each.step_s)
-        return candidates[0][0] if candidates else inf
 
 
 def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list[Estimate]]:
     """(plans, the best first; faster ones that nearly fit). Layouts that leave devices idle are looked at where they
     could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
     """
-    found, world = Search(asked), asked.cluster.num_devices
+    plans: list[Estimate] = []
+    near: list[Estimate] = []
+    best, world = inf, asked.cluster.num_devices
+
+    def look(counts: range, slowest: float) -> float:
+        """Look at all layouts of so many devices whose step may be below `slowest` times the best. Returns the least
+        time that any of them could take.
+        """
+        nonlocal best
+        candidates = candidates_by_bound(asked, counts)
+        for bound, job in candidates:
+            # Candidates are sorted by what they cannot go below: from here on none can be listed.
+            if bound > slowest * best:
+                break
+            for sharded, memory in variants(job, asked):
+                each = Estimate(sharded, asked.rates, FITTED, memory, step_seconds(sharded, asked.rates))
+                if each.memory_bytes > asked.limit_bytes:
+                    near.append(each)
+                else:
+                    plans.append(each)
+                    best = min(best, each.step_s)
+        return candidates[0][0] if candidates else inf
+
     # All devices first: fewer are worth a look only where they could beat that in proportion.
-    ideal = found.look(range(world, world + 1), slowest)
-    fewest = ceil(world * ideal / found.best) if found.plans else 1 if asked.choices.data else world // 2 + 1
-    found.look(range(fewest, world), 1.0 if found.plans else slowest)
-    listed = simplest_first(each for each in found.plans if each.step_s <= slowest * found.best)
-    return listed, sorted((each for each in found.near if each.step_s < found.best), key=lambda each: each.step_s)
+    ideal = look(range(world, world + 1), slowest)
+    fewest = ceil(world * ideal / best) if plans else 1 if asked.choices.data else world // 2 + 1
+    look(range(fewest, world), 1.0 if plans else slowest)
+    listed = sort_plans(each for each in plans if each.step_s <= slowest * best)
+    return listed, sorted((each for each in near if each.step_s < best), key=lambda each: each.step_s)
 
 
 def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
-    """All schedules that may fit, with the time that they cannot go below, the shortest first.
+    """All schedules that may fit, with the time that they cannot go below, the shortest first: no choice of ZeRO's
+    stage, of recomputation or of what saves memory makes the step shorter.
 
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
     """
@@ -130,37 +72,47 @@ def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
         first = (job.layout, job.micro_batch)
         if job.layout in hopeless or first in hopeless:
             continue
-        if job.v == 1 and not nearly_fits(leanest(job, asked), asked):
+        if job.v == 1 and not nearly_fits(find_leanest(job, asked), asked):
             hopeless.add(job.layout if job.micro_batch == 1 else first)
             continue
-        found.append((fastest_s(job, asked.rates, asked.choices), job))
+        sharded = with_most_sharding(job, asked.choices)
+        steps = [step_seconds(replace(sharded, lora_rank=rank), asked.rates) for rank in asked.choices.lora_ranks]
+        found.append((min(sum(step.values()) - step["dp"] - step["optimiser"] for step in steps), job))
     return sorted(found, key=lambda pair: pair[0])
 
 
-def fastest_s(job: Job, rates: Rates, choices: Choices = ALL) -> float:
-    """No choice of ZeRO's stage, of recomputation or of what saves memory makes the step shorter."""
-    sharded = with_most_sharding(job, choices)
-    return min(sum(seconds.values()) - seconds["dp"] - seconds["optimiser"] for seconds in (
-        step_seconds(replace(sharded, lora_rank=rank), rates) for rank in choices.lora_ranks))
-
-
-def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
-    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
-    return with_zero(job, max(zero_stages(job.layout, choices), default=0))
-
-
-def leanest(job: Job, asked: Asked) -> Job | None:
-    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
+    ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
     """
-    policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
-    found = [*savings(again, choices)]
-    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
+    if not nearly_fits(find_leanest(job, asked), asked):
+        return
+    whole_fit = set()  # savings with which it fits with gradients that are not sharded
+    for zero in zero_stages(job.layout, asked.choices):
+        for saved in savings(with_zero(job, zero), asked.choices):
+            how = tuple(getattr(saved, name) for name in SAVING)
+            if zero == 2 and how in whole_fit and not job.software.shards_layers:
+                continue
+            for changed, memory in recompute_variants(saved, asked):
+                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
+                    whole_fit.add(how)
+                if sum(memory.values()) <= asked.nearly_bytes:
+                    yield changed, memory
 
 
-def nearly_fits(job: Job | None, asked: Asked) -> bool:
-    """Whether there is such a job, and it misses the device by little."""
-    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
+def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
+    """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
+    for policy in asked.choices.recompute:
+        changed = with_policy(job, policy, asked.choices)
+        if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
+            continue
+        memory = memory_of(changed, asked)
+        yield changed, memory
+        if sum(memory.values()) > asked.limit_bytes:
+            continue
+        if policy == "full" and (fewest := fewest_layers(changed, asked)):
+            yield fewest, memory_of(fewest, asked)
+        return
 
 
 def with_policy(job: Job, policy: str, choices: Choices = ALL) -> Job:
@@ -179,60 +131,46 @@ def light_modules(job: Job) -> tuple[str, ...]:
     return tuple(name for name in job.software.light_modules if has.get(name, True))
 
 
-def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
-    """By ZeRO's stage, with as little made again as lets it fit; and what nearly fits. Where software gathers no layers
-    ahead, gradients are sharded (stage 2) only if they have to be: each micro-batch then sends them.
-    """
-    if not nearly_fits(leanest(job, asked), asked):
-        return
-    whole_fit = set()  # savings with which it fits with gradients that are not sharded
-    for zero in zero_stages(job.layout, asked.choices):
-        for saved in savings(with_zero(job, zero), asked.choices):
-            how = tuple(getattr(saved, name) for name in SAVING)
-            if zero == 2 and how in whole_fit and not job.software.shards_layers:
-                continue
-            for changed, memory in recompute_variants(saved, asked):
-                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
-                    whole_fit.add(how)
-                if sum(memory.values()) <= asked.nearly_bytes:
-                    yield changed, memory
-
-
-def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
-    """Nothing; scores or light modules; all layers; the fewest layers; until it fits."""
-    kept = 0.0
-    for policy in asked.choices.recompute:
-        changed = with_policy(job, policy, asked.choices)
-        if policy == "selective" and changed == job and len(asked.choices.recompute) > 1:
-            continue
-        memory = memory_of(changed, asked)
-        yield changed, memory
-        if policy == "none":
-            kept = sum(memory.values())
-        if sum(memory.values()) > asked.limit_bytes:
-            continue
-        if policy == "full" and (fewest := fewest_layers(changed, asked, kept, sum(memory.values()))):
-            yield fewest, memory_of(fewest, asked)
-        return
-
-
-def fewest_layers(job: Job, asked: Asked, kept_bytes: float = 0.0, again_bytes: float = 0.0) -> Job | None:
+def fewest_layers(job: Job, asked: Asked) -> Job | None:
     """The fewest of each stage that are to be made again so that it fits: whole multiples of v, as Megatron counts
-    them in each chunk. None where all are needed. `kept_bytes`, `again_bytes`: where none and all are made again, if
-    known: memory falls with each layer by about as much, so the search begins there.
+    them in each chunk. None where all are needed.
     """
-    per_chunk = ceil(job.num_layers / (job.layout.pp * job.v))
-    low, high = 0, per_chunk  # too few, enough
-    span = kept_bytes - again_bytes
-    middle = round((kept_bytes - asked.limit_bytes) / span * per_chunk + 0.5) if span > 0 else per_chunk // 2
-    step = 1 if span > 0 else per_chunk
+    low, high = 0, ceil(job.num_layers / (job.layout.pp * job.v))  # layers of a chunk: too few, enough
+    per_chunk = high
     while high - low > 1:
-        middle = min(max(middle, low + 1), high - 1)
-        fits = bytes_of(replace(job, recompute_layers=middle * job.v), asked) <= asked.limit_bytes
-        low, high = (low, middle) if fits else (middle, high)
-        near = middle - step if fits else middle + step
-        middle, step = (near, 2 * step) if low < near < high else ((low + high) // 2, step)
+        middle = (low + high) // 2
+        enough = fits(replace(job, recompute_layers=middle * job.v), asked)
+        low, high = (low, middle) if enough else (middle, high)
     return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
+
+
+def find_leanest(job: Job, asked: Asked) -> Job | None:
+    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
+    """
+    policies, choices = asked.choices.recompute, asked.choices
+    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
+    found = [*savings(again, choices)]
+    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
+
+
+def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
+    """The job with the highest ZeRO stage that may be chosen, which needs least memory."""
+    return with_zero(job, max(zero_stages(job.layout, choices), default=0))
+
+
+def nearly_fits(job: Job | None, asked: Asked) -> bool:
+    """Whether there is such a job, and it misses the device by little."""
+    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
+
+
+def fits(job: Job, asked: Asked) -> bool:
+    """Whether it leaves the room that was asked for."""
+    return bytes_of(job, asked) <= asked.limit_bytes
+
+
+def bytes_of(job: Job, asked: Asked) -> float:
+    """Bytes of the fullest device."""
+    return sum(memory_of(job, asked).values())
 
 
 def memory_of(job: Job, asked: Asked) -> Memory:
@@ -240,6 +178,49 @@ def memory_of(job: Job, asked: Asked) -> Memory:
     return memory_bytes(job, stages_at(job, asked.rates))
 
 
-def bytes_of(job: Job, asked: Asked) -> float:
-    """Bytes of the fullest device."""
-    return sum(memory_of(job, asked).values())
+def sort_plans(plans: Iterable[Estimate]) -> list[Estimate]:
+    """The shortest step first; among those within a TIE of the shortest one left, the simplest."""
+    left = sorted(plans, key=lambda each: (each.step_s, each.memory_bytes))
+    ordered: list[Estimate] = []
+    while left:
+        tied = ties(left)
+        ordered += sorted(tied, key=complexity)
+        left = left[len(tied):]
+    return ordered
+
+
+def ties(plans: Sequence[Estimate], share: float = TIE) -> list[Estimate]:
+    """The plans whose step is within `share` of the shortest one: no estimate can tell them apart."""
+    shortest = min((each.step_s for each in plans), default=0.0)
+    return [each for each in plans if each.step_s <= (1 + share) * shortest]
+
+
+def complexity(plan: Estimate) -> tuple[float, ...]:
+    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded, means of saving
+    memory; then the time.
+    """
+    job, layout = plan.job, plan.layout
+    axes = sum(size > 1 for size in (layout.dp, layout.pp, layout.cp, layout.tp, layout.ep))
+    again = 0 if job.recompute == "none" else 1 if job.recompute == "selective" or not job.recompute_layers else 2
+    saved = sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
+    return axes, job.v, again, layout.zero_stage, saved, plan.step_s
+
+
+def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
+    """The plans that no other one beats in both time and memory, the fastest first."""
+    front: list[Estimate] = []
+    for each in sorted(plans, key=lambda each: (each.step_s, each.memory_bytes)):
+        if not front or each.memory_bytes < front[-1].memory_bytes:
+            front.append(each)
+    return front
+
+
+def pick_distinct(plans: Iterable[Estimate]) -> list[Estimate]:
+    """The first plan of each set of axes and of what saves memory on request, whatever its chunks, micro-batch, ZeRO
+    stage and recomputation.
+    """
+    found: dict[object, Estimate] = {}
+    for each in plans:
+        how = tuple(getattr(each.job, name) for name in SAVING)
+        found.setdefault((replace(each.layout, zero_stage=0), how), each)
+    return list(found.values())

@@ -5,15 +5,14 @@ for each source without its own rows, once with the profile of its software, tha
 view, once with the generic one, and once with what a new reader can tell of his software: whether it fuses kernels, and
 which attention it calls. Beside them stand the priors alone, without any fit. With --one-step each cluster's other runs
 are predicted before and after one was learned.
-
-Measured peaks of memory against predicted ones: what an estimate's memory is worth, by software.
+Last come measured peaks of memory beside predicted ones: what an estimate's memory is worth, by software.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import mean, median_low
@@ -28,12 +27,10 @@ from course_lib.planner.compare import (
     errors_of,
     generic_job,
     group_errors,
-    mean_of_groups,
+    job_from_answers,
     predict_row,
     rows_with_times,
-    spread_of,
     summary,
-    told_job,
 )
 from course_lib.planner.constants import FITTED, Constants, priors
 from course_lib.planner.estimate import estimate_job
@@ -109,19 +106,14 @@ def predict(row: Row, constants: Constants = FITTED) -> float:
     return predict_row(row, job, constants)
 
 
-@lru_cache(maxsize=1)
-def calibration_ranges() -> tuple[dict[str, tuple[float, float]], frozenset[str]]:
-    """Smallest and largest of RANGED, and the hardware, among calibration rows."""
-    rows = published_rows("calibration")
-    return ({name: (min(row[name] for row in rows), max(row[name] for row in rows)) for name in RANGED},
-            frozenset(row["hw"].split(" ")[0] for row in rows))
-
-
 def outside_of_calibration(row: Row) -> list[str]:
     """In which fields the row lies outside of all rows that constants were fitted on."""
-    ranges, hardware = calibration_ranges()
-    found = [f"{name}={row[name]} (fitted on {low} to {high})" for name, (low, high) in ranges.items()
-             if not low <= row[name] <= high]
+    fitted, found = published_rows("calibration"), []
+    for name in RANGED:
+        low, high = min(each[name] for each in fitted), max(each[name] for each in fitted)
+        if not low <= row[name] <= high:
+            found.append(f"{name}={row[name]} (fitted on {low} to {high})")
+    hardware = {each["hw"].split(" ")[0] for each in fitted}
     return found + ([f"hw={row['hw']}"] if row["hw"].split(" ")[0] not in hardware else [])
 
 
@@ -143,8 +135,8 @@ def constants_without(source: str) -> Constants:
 
 
 def leave_one_source_out(rows: Sequence[Row], job_of: Callable[[Row], Job] = job_of_row) -> list[Compared]:
-    """Each source's rows, predicted with constants that were fitted without it. `job_of`: generic_job or told_job do
-    without the profile of its software, too.
+    """Each source's rows, predicted with constants that were fitted without it. `job_of`: generic_job or
+    job_from_answers do without the profile of its software, too.
     """
     fitted_on = {source_of(row) for row in published_rows("calibration")}
     found = []
@@ -220,42 +212,40 @@ def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) ->
         if name not in errors:
             lines.append(f"{name:10s} {len(group):4d}   balanced accuracy {balanced_accuracy(group):.1%}")
             continue
-        spread, (_, theirs) = spread_of(group, noise or {}), errors[name]
-        lines.append(f"{name:10s} {apart(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
+        # How far repeated runs lie apart, where somebody repeated them.
+        repeated = [each.row for each in group if "spread_percent" in each.row]
+        spreads = [noise[name]] if name in (noise or {}) else repeated
+        spread, (_, theirs) = max((each["spread_percent"] / 100 for each in spreads), default=None), errors[name]
+        lines.append(f"{name:10s} {error_columns(group)}   {theirs.median:8.1%} {theirs.p90:8.1%}   "
                      f"{'' if spread is None else f'{spread:.1%}':>8s}")
-    return "\n".join([*lines, f"{'all':10s} {apart(rows_with_times(compared))}"])
+    return "\n".join([*lines, f"{'all':10s} {error_columns(rows_with_times(compared))}"])
 
 
-def apart(compared: Sequence[Compared]) -> str:
+def error_columns(compared: Sequence[Compared]) -> str:
     """Columns of those that were fitted on, and of those that were not."""
     fitted, others = rows_with_times(compared, True), rows_with_times(compared, False)
     left = f"{len(fitted):4d} {errors_of(fitted).median:8.1%}" if fitted else f"{'':13s}"
     return f"{left}   {errors_of(others).columns if others else '':31s}"
 
 
-def ways(rows: Sequence[Row]) -> dict[str, list[Compared]]:
-    """The same rows, predicted with less and less that was made for them."""
-    return {"as fitted": compare(rows), "priors alone": compare(rows, priors()),
-            "source out": leave_one_source_out(rows), "and its profile": leave_one_source_out(rows, generic_job),
-            "two things told": leave_one_source_out(rows, told_job)}
-
-
 def table_of_ways(found: dict[str, list[Compared]]) -> str:
-    """Median and nine of ten by group as text, a pair of columns for each way."""
-    found = {way: rows_with_times(compared) for way, compared in found.items()}
-    lines = [" ".join([f"{'':15s}", *(f"{way:>18s}" for way in found)])]
+    """Median and nine of ten by group as text, a pair of columns for each way; of the mean of groups' medians, in which
+    a small group counts as much as a large one.
+    """
+    groups = {way: by_group(rows_with_times(compared)) for way, compared in found.items()}
 
-    def line(name: str, cell: Callable[[list[Compared]], str]) -> str:
-        return " ".join([f"{name:15s}", *(f"{cell(compared):>18s}" for compared in found.values())])
+    def line(name: str, cells: Iterable[str]) -> str:
+        return " ".join([f"{name:15s}", *(f"{cell:>18s}" for cell in cells)])
 
-    def both(compared: list[Compared]) -> str:
-        errors = errors_of(compared)
+    def both(errors: MeasuredError) -> str:
         return f"{errors.median:.1%} {errors.p90:7.1%}"
 
-    for group in by_group(next(iter(found.values()))):
-        lines.append(line(group, lambda compared, group=group: both(by_group(compared)[group])))
-    return "\n".join([*lines, line("all", both), line("mean of groups", lambda compared: (
-        f"{mean_of_groups(compared):.1%} {'':7s}"))])
+    means = (mean(errors_of(group).median for group in of.values()) for of in groups.values())
+    return "\n".join([
+        line("", found), *(line(name, (both(errors_of(of[name])) for of in groups.values()))
+                           for name in next(iter(groups.values()))),
+        line("all", (both(errors_of(rows_with_times(compared))) for compared in found.values())),
+        line("mean of groups", (f"{each:.1%} {'':7s}" for each in means))])
 
 
 def main() -> None:
@@ -268,7 +258,13 @@ def main() -> None:
     parser.add_argument("--groups", action="store_true", help="errors by group only")
     options = parser.parse_args()
     rows, fields = read_rows(options.file)
-    known = [row for row in rows if not unknown(row)]
+    known = []
+    for row in rows:  # what is wrong with a row is said, and the others go on
+        try:
+            job_of_row(row)
+            known.append(row)
+        except ValueError as reason:
+            print(f"{row.get('id', 'a row')}: {reason}")
     compared = compare(known)
     if not options.groups:
         for each in compared:
@@ -284,19 +280,12 @@ def main() -> None:
     if options.leave_out:
         print("\nMedian and nine of ten, where constants are the priors, or fitted without each source, then predicted "
               "without its software's profile, too, or with two things told of it (fused kernels, attention):")
-        print(table_of_ways(ways(known)))
+        print(table_of_ways({  # with less and less that was made for these rows
+            "as fitted": compared, "priors alone": compare(known, priors()),
+            "source out": leave_one_source_out(known), "and its profile": leave_one_source_out(known, generic_job),
+            "two things told": leave_one_source_out(known, job_from_answers)}))
     if options.one_step:
         print(f"\n{table_of_steps(learn_one_step(known))}")
-
-
-def unknown(row: Row) -> bool:
-    """Say what is wrong with a row, and go on with the others."""
-    try:
-        job_of_row(row)
-    except ValueError as reason:
-        print(f"{row.get('id', 'a row')}: {reason}")
-        return True
-    return False
 
 
 if __name__ == "__main__":

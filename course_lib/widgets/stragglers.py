@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.costs.stragglers import (
+from course_lib.costs.scaling import (
     COMMUNICATES,
     COMPUTES,
     SCHEMES,

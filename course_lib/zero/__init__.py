@@ -6,7 +6,7 @@
     units.py        a unit: what is gathered and freed together, and which parameters make one
     scaler.py       loss scaling for fp16, over shards
     consolidate.py  what the ranks hold in torch's own form, as if nothing were sharded, and back
-    watch.py        what a step needs in one process, from which costs.peak counts the peak of each stage
+    watch.py        what a step needs in one process, from which costs.sharding counts the peak of each stage
     deepspeed.py    the same training by DeepSpeed, an optional extra
     checks.py       what cannot work, said before it goes wrong
 

@@ -1,4 +1,4 @@
-"""What a step needs in memory, seen in one process that shards nothing: what costs.peak counts a stage's peak from."""
+"""What a step needs in memory, seen in one process that shards nothing; costs.sharding counts stages' peaks from it."""
 
 from collections.abc import Callable
 

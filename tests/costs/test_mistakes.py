@@ -13,10 +13,9 @@ from course_lib.costs.memory import device_memory, lora_parameters, training_mem
 from course_lib.costs.mixture import expert_capacity, nodes_of_a_token
 from course_lib.costs.money import kilowatt_hours, training_seconds
 from course_lib.costs.network import network_of
-from course_lib.costs.scaling import amdahl, fit_amdahl
+from course_lib.costs.scaling import amdahl, fit_amdahl, simulate_stragglers
 from course_lib.costs.sharding import cut_buckets
 from course_lib.costs.splitting import split_layer_bytes, ulysses_key_heads
-from course_lib.costs.stragglers import simulate_stragglers
 from course_lib.facts import model
 
 SHAPE, LINK, H100 = model("GPT-3").shape, Link(1.0, 0.0), network_of("H100")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.costs.stragglers import SLOW_RANK, WAITS, WHO, simulate_stragglers
+from course_lib.costs.scaling import SLOW_RANK, WAITS, WHO, simulate_stragglers
 
 ALWAYS, RANDOM = WHO
 NEVER_LATE = [("synchronous", 0), ("local", 0), ("local", 4), ("asynchronous", 0), ("asynchronous", 4),

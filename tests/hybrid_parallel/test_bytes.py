@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from course_lib.costs.hybrid import step_bytes
 from course_lib.hybrid_parallel import ParallelLayout, bytes_by_axis, clip_grad_norm_
-from course_lib.planner.trainer import stages
+from course_lib.hybrid_parallel.forecast import stages
 from course_lib.runtime import launch, record_communication
 from course_lib.why_distribute import shape_of
 from tests.hybrid_parallel.cases import BATCH, CONFIG, MAX_NORM, batch, laid_out

@@ -14,9 +14,9 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.command import main, rows_of
 from course_lib.planner.estimate import estimate, estimate_job
-from course_lib.planner.flags import chunks_in_letters, megatron_flags, torchtitan_lines
+from course_lib.planner.frameworks import chunks_in_letters, megatron_flags, torchtitan_lines
 from course_lib.planner.plan import plan
-from course_lib.planner.search import distinct
+from course_lib.planner.search import pick_distinct
 from tests.planner.test_huggingface import LLAMA_3_8B
 
 ASKED = "--model llama-3-8b --gpus 8xH100 --tokens 1M"
@@ -48,7 +48,7 @@ def test_a_table_with_reasons_and_the_error_beside_it(capsys):
     code, text = answer(capsys)
     lines = text.splitlines()
     assert code == 0 and lines[0].startswith("Llama 3 8B on 8 H100 in nodes of 8: 128 rows of 8,192 tokens, bf16")
-    first = distinct(plan(SMALL, cluster("H100", 8), 128))[0]
+    first = pick_distinct(plan(SMALL, cluster("H100", 8), 128))[0]
     assert re.match(rf"1=? +{first.layout} +{first.job.v} ", lines[2])
     assert sum(bool(re.match(r"\d=? +(dp|pp|cp|tp)", line)) for line in lines) == 5
     assert sum(bool(re.match(r"\d against 1: ", line)) for line in lines) == 4
@@ -85,7 +85,7 @@ def test_json_has_what_the_table_has(capsys):
     code, text = answer(capsys, "--json", "--top", "3")
     told = json.loads(text)
     assert code == 0 and told["global_batch"] == 128 and told["device"] == "H100" and told["error"]
-    for name, plans in (("plans", distinct(found)[:3]), ("nearly", found.nearly[:3])):
+    for name, plans in (("plans", pick_distinct(found)[:3]), ("nearly", found.nearly[:3])):
         assert [each["layout"] for each in told[name]] == [str(each.layout) for each in plans]
     assert told["plans"][0]["step_s"] == found[0].step_s and told["plans"][0]["memory"] == found[0].memory
 

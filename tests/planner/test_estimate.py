@@ -36,7 +36,7 @@ def estimates(draw) -> Estimate:
     return estimate(
         shape, cluster(draw(st.sampled_from(("A100", "H100", "H200", "B200", "H100 96GB 500W"))), layout.world_size),
         layout, dp * m * micro_batch, micro_batch, v=draw(st.sampled_from((1, 2))) if pp > 1 else 1,
-        schedule=draw(st.sampled_from(("1f1b", "gpipe", "zb1p", "zb2p"))),
+        schedule=draw(st.sampled_from(("1F1B", "GPipe", "ZB-H1", "ZB-H2"))),
         recompute=draw(st.sampled_from(("none", "selective", "full"))), gradient_bytes=draw(st.sampled_from((2, 4))),
         sequence_parallel=tp > 1 and draw(st.booleans()), flash=draw(st.booleans()), dropout=draw(st.booleans()),
         software=draw(st.sampled_from(SOFTWARE)))
@@ -93,7 +93,7 @@ WAITS = ParallelLayout(dp=8, pp=4, cp=4, tp=4, zero_stage=3)  # for launches, in
 
 @settings(max_examples=100)
 @given(estimates(), st.floats(1.1, 10))
-@example(estimate(SHAPE, cluster("A100", 512), WAITS, 64, schedule="zb1p", flash=False, sequence_parallel=False,
+@example(estimate(SHAPE, cluster("A100", 512), WAITS, 64, schedule="ZB-H1", flash=False, sequence_parallel=False,
                   software=MEGATRON_DEEPSPEED), 3.0)
 def test_more_bandwidth_is_never_slower(found, times):
     old = found.job.cluster

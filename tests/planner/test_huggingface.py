@@ -7,7 +7,7 @@ import pytest
 
 from course_lib.costs.flops import count_parameters
 from course_lib.facts import model
-from course_lib.planner.huggingface import shape_from_config
+from course_lib.planner.frameworks import shape_from_config
 
 LLAMA_3_8B = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
               "num_key_value_heads": 8, "intermediate_size": 14_336, "vocab_size": 128_256,

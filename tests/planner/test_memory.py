@@ -16,18 +16,20 @@ from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, NANOTRON, TORCHTITAN, TRAINERS
 from course_lib.planner.estimate import Estimate, estimate
-from course_lib.planner.flags import megatron_flags, torchtitan_lines
+from course_lib.planner.frameworks import megatron_flags, torchtitan_lines
 from course_lib.planner.layer import layer_pass
 from course_lib.planner.memory import needed_bytes
 from course_lib.planner.plan import plan
-from course_lib.planner.search import distinct
-from course_lib.planner.step import layer_parameters, message_seconds, trained_of
+from course_lib.planner.search import pick_distinct
+from course_lib.planner.stages import layer_numbers, trained_numbers
+from course_lib.planner.step import message_seconds
 
 SHAPE = Shape(num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, ffn_size=128, vocab_size=1000,
               sequence_length=32)
-NUMBERS = 4 * layer_parameters(SHAPE) + 2 * 1000 * 64
+LAYER = sum(layer_numbers(SHAPE))
+NUMBERS = 4 * LAYER + 2 * 1000 * 64
 SEVEN, BOARD = model("Llama 2 7B"), cluster("RTX 4090", 8)
-GATHERED = 2 * 2 * layer_parameters(SHAPE)  # bytes of the layers that ZeRO-3 has whole
+GATHERED = 2 * 2 * LAYER  # bytes of the layers that ZeRO-3 has whole
 ADAPTED = 4 * 2 * 8 * (64 + 64)  # numbers of adapters of rank 8: of q and v in 4 layers
 KEMPNER = replace(FSDP2, **TRAINERS["kempnerforge"])
 LOGITS, ROWS = 32 * 1000, 32 * 64 * 2 / 2  # of 32 tokens; bytes of what they are made from, of which half is another's
@@ -118,7 +120,7 @@ def test_frozen_weights_are_read_once_in_backward_and_not_twice():
 def test_replicas_add_up_the_gradients_of_adapters_alone():
     wide, narrow = one(shape=SEVEN.shape, rows=8), one(shape=SEVEN.shape, rows=8, lora_rank=16)
     assert narrow.seconds["dp"] < 0.1 * wide.seconds["dp"]
-    assert trained_of(narrow.job)[0][0] == lora_parameters(SEVEN.shape, 16) / 32
+    assert trained_numbers(narrow.job)[0][0] == lora_parameters(SEVEN.shape, 16) / 32
 
 
 def test_zero_in_groups_gathers_inside_and_adds_up_an_eighth_across():
@@ -147,7 +149,7 @@ def test_a_search_that_may_offload_finds_what_nothing_else_makes_fit():
 def test_plans_with_other_savings_are_told_apart():
     found = plan(SEVEN, BOARD, 64, sequence_length=4096, choices=Choices(
         tensor=(1,), pipeline=(1,), context=(1,), optimizers=("adam", "adam8bit"), offload=("none", "optimizer")))
-    assert {(each.job.optimizer, each.job.offload) for each in distinct(found)} == {
+    assert {(each.job.optimizer, each.job.offload) for each in pick_distinct(found)} == {
         ("adam", "none"), ("adam", "optimizer"), ("adam8bit", "none"), ("adam8bit", "optimizer")}
 
 

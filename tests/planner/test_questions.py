@@ -13,9 +13,8 @@ from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import cluster
-from course_lib.planner.plan import plan
-from course_lib.planner.search import distinct
-from course_lib.planner.why_not import why_not
+from course_lib.planner.plan import plan, why_not
+from course_lib.planner.search import pick_distinct
 
 
 class Question(NamedTuple):
@@ -59,7 +58,7 @@ def test_what_experts_chose_is_among_the_first_or_the_reason_is_told(asked):
     how = {"sequence_length": asked.sequence_length, "precision": asked.precision}
     theirs = ParallelLayout.from_string(asked.layout)
     if asked.place:
-        first = [replace(each.layout, zero_stage=0) for each in distinct(
+        first = [replace(each.layout, zero_stage=0) for each in pick_distinct(
             plan(trained, of, asked.rows, **how))[:asked.place]]
         assert theirs in first, first
     else:
@@ -75,7 +74,7 @@ def test_each_way_of_practitioners_with_7b_on_eight_cards_of_24_gb_is_in_the_pla
     optimiser is on the host, which is worth its way there.
     """
     asked = QUESTIONS[-1]
-    found = distinct(plan(
+    found = pick_distinct(plan(
         model(asked.model), cluster(asked.device, asked.num_devices), asked.rows, sequence_length=asked.sequence_length,
         choices=Choices(offload=("none", "optimizer", "all"), lora_ranks=(0, 16)), slowest=2.5))
     ways = {(each.job.offload, each.job.lora_rank): each for each in reversed(found) if str(each.layout) == "dp8,zero3"}

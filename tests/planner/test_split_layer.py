@@ -10,7 +10,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import cluster
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON
 from course_lib.planner.estimate import estimate, estimate_job
-from course_lib.planner.layer import entries, layer_pass, share_again
+from course_lib.planner.layer import entries, layer_pass, repeated_share
 from course_lib.planner.rates import rates_of, work_of
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
@@ -29,7 +29,7 @@ def test_matrix_by_matrix_a_layer_has_the_messages_that_a_profile_of_it_counted(
     work = work_of(job(replace(FSDP2, gathers_by_matrix=True), recompute="full"))
     entered, blocks = sum(entries(work)), len(entries(work))
     forward = entered + blocks
-    assert forward * share_again(work) == pytest.approx(forward - 1)
+    assert forward * repeated_share(work) == pytest.approx(forward - 1)
     gathers, scatters = entered + entered + blocks, blocks + (blocks - 1) + entered
     assert (gathers, scatters) == (round(9679 / 800), round(6420 / 800)) == (12, 8)
 

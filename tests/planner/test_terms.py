@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from course_lib.facts import Shape, accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
+from course_lib.pipeline_parallel.schedules import gpipe, one_f_one_b, zb_h1, zb_h2
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import estimate
+from course_lib.planner.job import SCHEDULES
 
 h, a, kv, f, V, s, L = 4096, 32, 8, 14_336, 32_000, 4096, 8
 SHAPE, d, c = Shape(L, h, a, kv, f, V, s, gated=True), h // a, FITTED
@@ -23,7 +25,7 @@ def layouts(draw):
     t, p, n = (draw(st.sampled_from((1, 2, 4))) for _ in range(3))
     m = draw(st.sampled_from((1, 2, 4, 8)))
     v = draw(st.sampled_from((1, 2))) if p > 1 and m % p == 0 else 1
-    schedule = draw(st.sampled_from(("1f1b", "gpipe", "zb1p", "zb2p"))) if v == 1 else "1f1b"
+    schedule = draw(st.sampled_from(("1F1B", "GPipe", "ZB-H1", "ZB-H2"))) if v == 1 else "1F1B"
     return t, p, n, draw(st.integers(0, 3)), m, v, schedule
 
 
@@ -72,10 +74,10 @@ def seconds_by_hand(t, p, n, zero, m, v, schedule):
         dp = left(sends["all_reduce"], behind) if zero == 0 else (
             (m if zero == 2 else 1) * left(sends["reduce_scatter"], behind) + left(sends["all_gather"], behind / 2))
     waited = (max(0, p - m) + (min(p, m) - 1) / v) / max(1, p - 1)  # of the way through all other stages
-    if schedule in ("zb1p", "zb2p"):  # F + I - W, of which launches have a third each; nothing
+    if schedule in ("ZB-H1", "ZB-H2"):  # F + I - W, of which launches have a third each; nothing
         slowest = layers * (forward + backward + added) + 3 * (read_out + loss) + 2 * ends
         share = slowest - layers * (2 * linear + sum(waits) * 2 / 3)
-        waited = share / slowest if schedule == "zb1p" else 0.0
+        waited = share / slowest if schedule == "ZB-H1" else 0.0
     return {
         "matmul": m * (layers * (3 * linear + 3.5 * attention) + 3 * read_out),
         "memory": m * (layers * (3 * memory + added) + 3 * loss), "tp": m * (layers * 2 * summed + 2 * ends),
@@ -92,7 +94,7 @@ def memory_by_hand(t, p, n, zero, m, v, schedule):
     stages = []
     for stage in range(p):
         chunks = min(2 * (p - 1 - stage) + (v - 1) * p + 1, v * m) if v > 1 else min(
-            {"1f1b": p - stage, "gpipe": m, "zb1p": p, "zb2p": 2 * p - 1}[schedule], m)
+            {"1F1B": p - stage, "GPipe": m, "ZB-H1": p, "ZB-H2": 2 * p - 1}[schedule], m)
         logits = 6 * s * V / t if stage == p - 1 else 0.0  # one kernel's: where 32 bits become the gradient
         gathered = 2 * 2 * LAYER / t if zero == 3 and n > 1 else 0  # two layers whole
         stages.append({"parameters": 2 * numbers / (n if zero == 3 else 1) + gathered,
@@ -110,3 +112,7 @@ def test_each_cause_and_each_kind_is_what_adding_up_by_hand_gives(asked):
                      gradient_bytes=4, schedule=schedule)
     assert found.seconds == pytest.approx(seconds_by_hand(*asked), rel=1e-9, abs=1e-12)
     assert found.memory == pytest.approx(memory_by_hand(*asked), rel=1e-9)
+
+
+def test_schedules_have_the_names_of_their_generators():
+    assert {generate(2, 4).name for generate in (gpipe, one_f_one_b, zb_h1, zb_h2)} == {*SCHEDULES}

@@ -14,10 +14,10 @@ from course_lib.planner.compare import (
     compare,
     errors_of,
     generic_job,
+    job_from_answers,
     mfu_in_full,
     mfu_of,
     printed_mfu,
-    told_job,
 )
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, priors
 from course_lib.planner.estimate import UNEXPLAINED, estimate_job
@@ -194,10 +194,10 @@ def test_a_source_does_not_move_the_constants_that_predict_it(monkeypatch):
 
 def test_two_things_told_of_an_unknown_software_halve_what_its_runs_are_missed_by():
     known = [row for row in ROWS if row["group"] in ("ultra", "foundry", "cp")]
-    nothing, told = (errors_of(compare(known, job_of=job)).median for job in (generic_job, told_job))
+    nothing, told = (errors_of(compare(known, job_of=job)).median for job in (generic_job, job_from_answers))
     assert told < nothing / 2
     for row in ROWS[::7]:
-        told, software = told_job(row).software, job_of_row(row).software
+        told, software = job_from_answers(row).software, job_of_row(row).software
         assert told.name == "Megatron-LM 2021" or told.attention == software.attention
 
 

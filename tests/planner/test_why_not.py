@@ -10,9 +10,8 @@ from course_lib.planner.candidates import Asked, Choices
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import MEGATRON_CORE
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.plan import plan
+from course_lib.planner.plan import find_nearly_better, layout_problem, plan, remedies, why_not
 from course_lib.planner.search import ties
-from course_lib.planner.why_not import layout_problem, nearly_better, remedies, why_not
 
 LLAMA, MIDDLE = model("Llama 3 405B"), model("Llama 3 70B")
 NODES = cluster("H100", 64)
@@ -74,9 +73,9 @@ def test_a_layout_that_would_be_faster_and_nearly_fits_is_told_as_that():
     one, ten = (why_not(MIDDLE, NODES, layout, 256, micro_batch=1, v=v, room=1.0).estimate for v in (1, 10))
     assert ten.step_s < one.step_s and ten.memory_bytes > one.memory_bytes
     room = (one.memory_bytes + ten.memory_bytes) / 2 / NODES.usable_bytes
-    told = nearly_better(one, [ten], replace(ASKED, room=room))
+    told = find_nearly_better(one, [ten], replace(ASKED, room=room))
     assert len(told) == 1 and f"with micro-batch 1 and v 10 it would take {ten.step_s:.3g} s" in told[0]
-    assert nearly_better(ten, [one], replace(ASKED, room=room)) == []
+    assert find_nearly_better(ten, [one], replace(ASKED, room=room)) == []
 
 
 def test_where_nothing_alone_helps_more_devices_are_named_and_an_empty_plan_says_why():

@@ -20,8 +20,8 @@ from course_lib.costs.activations import activation_bytes_per_layer, activation_
 from course_lib.costs.memory import device_memory
 from course_lib.costs.network import network_of
 from course_lib.costs.overlap import MACHINES, MIB, MODELS, simulate_overlap
+from course_lib.costs.scaling import simulate_stragglers
 from course_lib.costs.splitting import visible_pairs
-from course_lib.costs.stragglers import simulate_stragglers
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel import SCHEDULES
 from course_lib.sequence_parallel import layout_order

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import widgets
-from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS
-from course_lib.facts.models import MODELS
+from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, MODELS
 from course_lib.planner.command import DESCRIPTION, parser
 from course_lib.planner.constants import SOFTWARE
 from course_lib.widgets.base import StaticView

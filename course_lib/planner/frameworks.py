@@ -1,7 +1,11 @@
-"""A Shape from a Hugging Face config.json, so that any model of a known architecture can be planned.
+"""A model's shape from its Hugging Face config.json; a plan as Megatron-Core's flags or torchtitan's configuration.
 
 What a Shape has no place for is left out: biases of q, k and v alone, normalisation of q and k, scales of rotary
 positions, the part of a model that reads images. Where dense layers alternate with experts, the dense ones come first.
+
+Names as in NVIDIA/Megatron-LM d98e8a6 (megatron/training/arguments.py, megatron/core/transformer/transformer_config.py)
+and pytorch/torchtitan of August 2026 (torchtitan/config/configs.py, distributed/activation_checkpoint.py). Paths, data,
+learning rates and tokenizers are the reader's own.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.facts import LatentAttention, Shape, nearest_first
+from course_lib.planner.estimate import Estimate
+from course_lib.planner.job import Job
+from course_lib.planner.plan import describe_savings
 
 
 @dataclass(frozen=True)
@@ -132,11 +139,6 @@ def mixtral(c: Config) -> Sizes:
     return llama(c) | {"num_experts": c.whole("num_local_experts"), "active_experts": c.whole("num_experts_per_tok")}
 
 
-def gpt_oss(c: Config) -> Sizes:
-    """Sizes of gpt-oss: a Mixtral with biases."""
-    return mixtral(c) | {"biases": True}
-
-
 def qwen_moe(c: Config) -> Sizes:
     """Sizes of a Qwen with experts, whose first or every other layer may have none."""
     sizes = llama(c)
@@ -146,10 +148,10 @@ def qwen_moe(c: Config) -> Sizes:
         experts |= {"shared_experts": 1, "shared_ffn": shared}
     step, plain = c.whole("decoder_sparse_step", 1), c.entries("mlp_only_layers")
     sparse = [layer for layer in range(sizes["num_layers"]) if (layer + 1) % step == 0 and layer not in plain]
-    return sizes | experts | dense(sizes["num_layers"] - len(sparse), sizes["ffn_size"])
+    return sizes | experts | name_dense(sizes["num_layers"] - len(sparse), sizes["ffn_size"])
 
 
-def dense(layers: int, ffn: int) -> Sizes:
+def name_dense(layers: int, ffn: int) -> Sizes:
     """The fields of layers without experts; {} where there are none."""
     return {"dense_layers": layers, "dense_ffn": ffn} if layers else {}
 
@@ -162,7 +164,7 @@ def deepseek(c: Config) -> Sizes:
     if (every := c.whole("moe_layer_freq", 1)) != 1:
         raise ValueError(f"{c.name}: moe_layer_freq={every}: expected 1, experts in every layer after the first ones")
     shared = c.whole("n_shared_experts", 0, least=0)
-    return sizes | dense(c.whole("first_k_dense_replace", 0, least=0), sizes["ffn_size"]) | {
+    return sizes | name_dense(c.whole("first_k_dense_replace", 0, least=0), sizes["ffn_size"]) | {
         "ffn_size": ffn, "head_dim": 0, "latent": latent, "num_experts": c.whole("n_routed_experts"),
         "active_experts": c.whole("num_experts_per_tok"), "shared_experts": shared, "shared_ffn": ffn if shared else 0,
         "mtp_layers": c.whole("num_nextn_predict_layers", 0, least=0)}
@@ -173,7 +175,7 @@ def llama4(c: Config) -> Sizes:
     sizes = llama(c)
     layers, step = sizes["num_layers"], c.whole("interleave_moe_layer_step", 1)
     with_experts = len(c.entries("moe_layers")) or layers // step
-    return sizes | dense(layers - with_experts, c.whole("intermediate_size_mlp")) | {
+    return sizes | name_dense(layers - with_experts, c.whole("intermediate_size_mlp")) | {
         "num_experts": c.whole("num_local_experts"), "active_experts": c.whole("num_experts_per_tok"),
         "shared_experts": 1, "shared_ffn": sizes["ffn_size"], "window": 0, "window_every": 1}
 
@@ -191,7 +193,148 @@ READERS: dict[str, Callable[[Config], Sizes]] = {
     "llama": llama, "mistral": llama, "qwen2": llama, "qwen3": llama, "phi3": llama, "olmo2": llama,
     "mixtral": mixtral, "qwen2_moe": qwen_moe, "qwen3_moe": qwen_moe,
     "deepseek_v2": deepseek, "deepseek_v3": deepseek, "kimi_k2": deepseek,
-    "gpt_oss": gpt_oss, "llama4_text": llama4, "gpt2": gpt2,
+    "gpt_oss": lambda c: mixtral(c) | {"biases": True}, "llama4_text": llama4, "gpt2": gpt2,
     "gpt_neox": lambda c: llama(c, gated=False, biases=True),
     "nemotron": lambda c: llama(c, gated=False),
 }
+
+
+# A plan in the words of Megatron-Core
+
+Flags = list[tuple[str, object]]  # (name, value); a value of True is a flag that stands alone, 0 or False none at all
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+NUMBERS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format hybrid"],
+           "mxfp8": ["--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"],
+           "nvfp4": ["--bf16", "--fp4-format e2m1"]}
+
+
+def megatron_flags(plan: Estimate) -> list[str]:
+    """The plan as Megatron-Core's flags, one for each line. ValueError for what its pre-training does not have."""
+    job, L = plan.job, plan.layout
+    if job.lora_rank:
+        raise ValueError(f"LoRA of rank {job.lora_rank}: expected a plan without, Megatron-Core trains whole models")
+    experts = job.shape.num_experts > 1
+    return [*write_flags([
+        ("tensor-model-parallel-size", L.tp), ("pipeline-model-parallel-size", L.pp),
+        ("context-parallel-size", L.cp), ("sequence-parallel", job.sequence_parallel and L.tp > 1),
+        ("expert-model-parallel-size", experts and L.ep), ("expert-tensor-parallel-size", experts and L.etp),
+        *pipeline_flags(job), *sharding_flags(job), *recompute_flags(job), ("micro-batch-size", job.micro_batch),
+        ("global-batch-size", job.global_batch), ("seq-length", job.sequence_length),
+        ("max-position-embeddings", job.sequence_length)]),
+        *NUMBERS[job.precision], *write_flags(shape_flags(job.shape))]
+
+
+def write_flags(flags: Flags) -> list[str]:
+    """Those that are set, as a command line has them."""
+    return [f"--{name}" if value is True else f"--{name} {value}" for name, value in flags if value]
+
+
+def pipeline_flags(job: Job) -> Flags:
+    """Flags of the pipeline. Where both ends count as a layer each, Megatron has to be told."""
+    shape, pp, v = job.shape, job.layout.pp, job.v
+    if pp == 1:
+        return []
+    if shape.mtp_layers:
+        return [("pipeline-model-parallel-layout", f"'{chunks_in_letters(shape, pp * v)}'")]
+    ends = bool(shape.num_layers % (pp * v))
+    return [("num-virtual-stages-per-pipeline-rank", v if v > 1 else 0),
+            ("account-for-embedding-in-pipeline-split", ends), ("account-for-loss-in-pipeline-split", ends)]
+
+
+def chunks_in_letters(shape: Shape, chunks: int) -> str:
+    """E embedding, t layer, m layer of multi-token prediction, L loss; a bar between chunks."""
+    layers = "t" * shape.num_layers + "m" * shape.mtp_layers
+    if len(layers) % chunks:
+        layers = "E" + layers + "L"
+    each = len(layers) // chunks
+    cut = "|".join(layers[at:at + each] for at in range(0, len(layers), each))
+    return cut if cut.startswith("E") else f"E{cut}L"
+
+
+def sharding_flags(job: Job) -> Flags:
+    """ZeRO-1 is the distributed optimiser; 2 and 3 are Megatron-FSDP's."""
+    zero = job.layout.zero_stage
+    found: Flags = [("use-distributed-optimizer", zero > 0), ("overlap-grad-reduce", job.layout.dp * job.layout.cp > 1),
+                    ("overlap-param-gather", zero > 0), ("grad-reduce-in-bf16", job.gradient_bytes == 2)]
+    found += [("num-distributed-optimizer-instances", job.replicas if job.replicas > 1 else 0),
+              ("optimizer-cpu-offload", job.offload != "none")]
+    if job.optimizer == "adam8bit":
+        found += [("use-precision-aware-optimizer", True), ("exp-avg-dtype", "fp8"), ("exp-avg-sq-dtype", "fp8")]
+    if zero in SHARDING:
+        found += [("use-megatron-fsdp", True), ("data-parallel-sharding-strategy", SHARDING[zero]),
+                  ("ckpt-format", "fsdp_dtensor")]
+    return found
+
+
+def recompute_flags(job: Job) -> Flags:
+    """Megatron counts layers in each chunk of a stage."""
+    if job.recompute_modules:
+        return [("recompute-granularity", "selective"), ("recompute-modules", " ".join(job.recompute_modules))]
+    if job.recompute != "full":
+        return [("recompute-granularity", "selective" if job.recompute == "selective" else 0)]
+    return [("recompute-granularity", "full"), ("recompute-method", "block" if job.recompute_layers else "uniform"),
+            ("recompute-num-layers", max(1, job.recompute_layers // job.v))]
+
+
+def shape_flags(shape: Shape) -> Flags:
+    """The model's sizes, for Megatron-Core: also of latent attention and of experts, where it has them."""
+    grouped, latent = shape.num_kv_heads < shape.num_heads, shape.latent
+    found: Flags = [
+        ("num-layers", shape.num_layers), ("hidden-size", shape.hidden_size),
+        ("ffn-hidden-size", shape.dense_ffn or shape.ffn_size), ("num-attention-heads", shape.num_heads),
+        ("group-query-attention", grouped), ("num-query-groups", grouped and shape.num_kv_heads),
+        ("kv-channels", 0 if latent else shape.d), ("swiglu", shape.gated),
+        ("untie-embeddings-and-output-weights", not shape.tied), ("disable-bias-linear", not shape.biases),
+        ("mtp-num-layers", shape.mtp_layers)]
+    if latent:
+        found += [("multi-latent-attention", True), ("q-lora-rank", latent.q_rank), ("kv-lora-rank", latent.kv_rank),
+                  ("qk-head-dim", latent.nope), ("qk-pos-emb-head-dim", latent.rope), ("v-head-dim", latent.value)]
+    if shape.num_experts > 1:
+        plain, sparse = shape.dense_layers, shape.num_layers - shape.dense_layers
+        found += [("num-experts", shape.num_experts), ("moe-router-topk", shape.active_experts),
+                  ("moe-ffn-hidden-size", shape.ffn_size),
+                  ("moe-layer-freq", f"'([0]*{plain}+[1]*{sparse})'" if plain else 0),
+                  ("moe-shared-expert-intermediate-size", shape.shared_experts * shape.shared_ffn),
+                  ("moe-token-dispatcher-type", "alltoall"), ("moe-grouped-gemm", True)]
+    return found
+
+
+# ... and of torchtitan
+
+def runs_on_titan(plan: Estimate) -> bool:
+    """Whether torchtitan can run the plan: it deals out whole experts, shards gradients wherever it shards, and makes
+    no or all layers again.
+    """
+    return plan.layout.etp == 1 and plan.layout.zero_stage != 1 and not plan.job.recompute_layers
+
+
+def torchtitan_lines(plan: Estimate) -> list[str]:
+    """Python, for a function that returns a Trainer.Config. ValueError for what torchtitan does not have."""
+    job, L = plan.job, plan.layout
+    if job.lora_rank or job.optimizer != "adam":
+        raise ValueError(f"{describe_savings(job)}: expected a plan without, this writes no adapters and no optimiser")
+    if not runs_on_titan(plan):
+        raise ValueError(f"{L} with {job.recompute_layers} layers made again: expected etp 1, ZeRO 0, 2 or 3, and no "
+                         "or all layers made again, since torchtitan has no others")
+    sharded = L.zero_stage > 0
+    replicas = job.replicas if sharded else L.dp
+    degrees = {"data_parallel_shard_degree": max(1, L.dp // replicas), "data_parallel_replicate_degree": replicas,
+               "tensor_parallel_degree": L.tp,
+               "pipeline_parallel_degree": L.pp, "context_parallel_degree": L.cp, "expert_parallel_degree": L.ep,
+               "fsdp_reshard_after_forward": repr("always" if L.zero_stage == 3 else "never")}
+    lines = [f"config.parallelism.{name} = {value}" for name, value in degrees.items()]
+    tokens = job.micro_batch * job.sequence_length
+    if L.pp > 1:  # the end stages have one layer less where the layers are not even
+        layers, chunks = job.shape.num_layers, L.pp * job.v
+        ends = int(bool(layers % chunks))
+        pipeline = {"pipeline_parallel_schedule": repr("Interleaved1F1B" if job.v > 1 else "1F1B"),
+                    "pipeline_parallel_layers_per_stage": -(-layers // chunks),
+                    "pipeline_parallel_first_stage_less_layers": ends,
+                    "pipeline_parallel_last_stage_less_layers": ends, "num_pp_microbatches": job.num_microbatches}
+        lines += [f"config.parallelism.{name} = {value}" for name, value in pipeline.items()]
+    lines += [f"config.training.num_tokens_per_microbatch_per_dp_rank = {tokens}",
+              f"config.training.num_tokens_per_train_step = {job.tokens}",
+              f"config.training.max_context_length = {job.sequence_length}"]
+    policy = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}[job.recompute]
+    lines += ["config.training.enable_cpu_offload = True"] if job.offload != "none" else []
+    return [*lines, f"config.activation_checkpoint = {policy}"]

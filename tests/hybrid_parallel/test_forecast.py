@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout
-from course_lib.planner.trainer import held_bytes, sent_bytes, stages
+from course_lib.hybrid_parallel.forecast import held_bytes, sent_bytes, stages
 from course_lib.reference import GPTConfig
 from course_lib.runtime import launch
 
