@@ -67,7 +67,7 @@ def expected(grids, width, height, lanes):
     """The same counted by hand: a cell has 6 % of its place around it, a share 10 % of its shorter side."""
     cells, shares = [], []
     for left, top, held in grids:
-        for (rank, row), place in product(enumerate(held.cells), range(held.num_places)):
+        for (rank, row), place in product(enumerate(held.cells), range(held.num_slots)):
             x, y, w, h = (left + (place + 0.06) * width, top + (rank + 0.06) * height, 0.88 * width, 0.88 * height)
             cells.append((x, y, w, h, *to_rgb("white" if row[place] else "#F4F4F4")))
             for share in row[place]:
