@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from course_lib.collectives.plan import Plan
 from course_lib.pictures.palette import BLUE, INK, rank_colour
 from course_lib.plots.cell_style import CellStyle, key_to_cells
-from course_lib.plots.cells import BORDER, QUIET, Boxes, canvas, draw_cell
+from course_lib.widgets.collective_picture import BORDER, QUIET, Boxes, canvas, draw_cell
 
 WIDTH, HEIGHT = 9.0, 6.3  # inches
 RADII = (3.55, 2.45)  # of the ellipse that the boxes stand on
