@@ -18,7 +18,7 @@ WRONG = {
     "course_lib/reference/text.py": ("from ..runtime import span", "reference.text -> course_lib.runtime"),
     "course_lib/facts/models.py": ("from torch import nn", "facts.models -> torch"),
     "course_lib/show.py": ("import ipywidgets", "show -> ipywidgets"),
-    "course_lib/groups/gradients.py": ("from tests import snapshots", "groups.packing -> tests.snapshots"),
+    "course_lib/groups/gradients.py": ("from tests import snapshots", "groups.gradients -> tests.snapshots"),
     "course_lib/__init__.py": ("from . import facts", "course_lib -> course_lib.facts"),
     "course_lib/nano3d.py": ("from course_lib import costs", "nano3d -> course_lib.costs"),
     "course_lib/grading/on_rank/plain.py": ("from .. import registry", "on_rank.plain -> course_lib.grading.registry"),

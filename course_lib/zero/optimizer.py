@@ -185,8 +185,8 @@ class Stage:
         self.buckets, self.me, self.closed = buckets, me, False
         self.under_way: tuple[FlatBucket, Callable[[Tensor], None]] | None = None
 
-    def open(self) -> None:
-        """A gradient has come: those of the step before are forgotten, unless the reader may have them still."""
+    def forget_used(self) -> None:
+        """A gradient has come: those that a step has used go. ValueError where the reader would add to them."""
         if self.closed:  # the reader may clear .grad without us, module.zero_grad() say
             flat.require_no_average(self.buckets)
             self.forget()
@@ -218,7 +218,7 @@ class Stage1(Stage):
 
     def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
         """A gradient is complete: its part of the bucket becomes .grad, where autograd adds those of later passes."""
-        self.open()
+        self.forget_used()
         if parameter.grad is not bucket.parts.get(parameter):
             parameter.grad = bucket.take(parameter)
 
@@ -251,7 +251,7 @@ class Stage2(Stage):
 
     def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
         """A gradient is complete: it moves into its bucket, and buckets that are full leave."""
-        self.open()
+        self.forget_used()
         if not self.in_backward:
             self.in_backward = True
             when_backward_ends(self._reduce_rest)
