@@ -1,6 +1,9 @@
 """Compressed gradients: what each hook sends, what error feedback gives back, what it costs in loss. And the mean
 of unequal batches."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +25,9 @@ from course_lib.reference import GPT, GPTConfig, train
 from course_lib.runtime import record_communication
 from tests.data_parallel.cases import WIDTH, batch, compare, make, normal
 from tests.ranks import on_ranks
+
+
+CHAPTER = Path(__file__).parents[2] / "notebooks" / "03_data_parallel.ipynb"
 
 
 class Given(nn.Module):
@@ -87,6 +93,12 @@ def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average():
         sizes = [weight.numel() for weight in model.module.weights][::-1]
         kept = torch.cat([part.flatten() for part in held.split(sizes)][::-1])
         assert (received + kept - total).abs().max() < 1e-4 and (not held.any()) == is_exact
+
+
+def test_a_row_of_the_table_is_all_that_the_benchmark_and_the_chapter_ask_for(monkeypatch):
+    monkeypatch.setitem(HOOKS, "fake", HOOKS["bf16"])
+    assert "fake" in [way.name for way in runpy.run_module("benchmarks.compression")["COMPRESSED"]]
+    assert "in HOOKS.items() if name != " in CHAPTER.read_text(encoding="utf-8")
 
 
 # Each hook by itself
