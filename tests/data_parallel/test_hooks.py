@@ -26,7 +26,6 @@ from course_lib.runtime import record_communication
 from tests.data_parallel.cases import WIDTH, batch, compare, make, normal
 from tests.ranks import on_ranks
 
-
 CHAPTER = Path(__file__).parents[2] / "notebooks" / "03_data_parallel.ipynb"
 
 
