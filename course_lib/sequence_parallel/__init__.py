@@ -36,7 +36,7 @@ from course_lib.sequence_parallel.layouts import (
     restore_order,
     rotary,
 )
-from course_lib.sequence_parallel.recompute import recompute
+from course_lib.sequence_parallel.recompute import RepeatableCall, recompute
 from course_lib.sequence_parallel.ring import KeyBlock, OnlineSoftmax, ring_attention
 from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
 
@@ -45,6 +45,7 @@ __all__ = [
     "ActivationTerm",
     "KeyBlock",
     "OnlineSoftmax",
+    "RepeatableCall",
     "activation_bytes",
     "activation_bytes_per_layer",
     "activation_terms",
