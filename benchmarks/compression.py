@@ -11,19 +11,20 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.data_parallel import DistributedDataParallel, power_sgd_hook, top_k_hook
+from course_lib.data_parallel import HOOKS, DistributedDataParallel, top_k_hook
 from course_lib.data_parallel.averaging import Bucket
+from course_lib.data_parallel.hooks import TENTH
 from course_lib.reference import GPT, GPTConfig, batches, evaluate, load_text
 from course_lib.runtime import launch
 from tools import other_text
 
-FRACTION = 0.049  # of the numbers, 8 bytes each: a tenth of float32's bytes
 WARM_UP = 20  # steps that send everything
 MOMENTUM, RATE = 0.9, 1e-3
 
@@ -59,13 +60,13 @@ class Way:
     beta1: float = MOMENTUM
 
 
+later_top_k = partial(HOOKS["top-k"].make, warm_up=WARM_UP)
 EXACT = {rate: Way(f"float32, rate {rate:g}", lambda: None, rate) for rate in (RATE, 2 * RATE)}
 COMPRESSED = [
-    Way("top-k", lambda: top_k_hook(FRACTION)),
-    Way(f"top-k after {WARM_UP} exact steps", lambda: top_k_hook(FRACTION, warm_up=WARM_UP)),
-    Way("the same, twice the rate", lambda: top_k_hook(FRACTION, warm_up=WARM_UP), rate=2 * RATE),
-    Way("the same, momentum corrected", lambda: MomentumCorrectedTopK(FRACTION, WARM_UP), beta1=0.0),
-    Way("PowerSGD of rank 4", lambda: power_sgd_hook(rank=4)),
+    *(Way(name, published.make) for name, published in HOOKS.items() if name != "float32"),
+    Way(f"top-k after {WARM_UP} exact steps", later_top_k),
+    Way("the same, twice the rate", later_top_k, rate=2 * RATE),
+    Way("the same, momentum corrected", lambda: MomentumCorrectedTopK(TENTH, WARM_UP), beta1=0.0),
 ]
 
 

@@ -2,26 +2,21 @@
 
 A collective is a plan of messages: who sends what to whom, in which step. Each file here holds one family of plans:
 
-    ring.py              around a circle: each rank talks to its two neighbours only
-    root.py              through one rank: simple, and that rank is the bottleneck
-    tree.py              who knows doubles with each step: few steps, whole messages
-    folding.py           any number of ranks, for what takes a power of two of them
-    halving_doubling.py  few steps and short messages, on a power of two of ranks
-    recursive_doubling.py  half as many steps, each with the whole message: the one for short messages
-    hierarchical.py      fast links inside a node, slow ones between nodes
-    all_to_all.py        a different piece for everyone
-    steps.py, plan.py    the messages of every algorithm as data, and what everybody holds in between
+    direct.py            through one rank, simple, and that rank is the bottleneck; and a different piece for everyone
+    ring.py              around a circle: each rank talks to its two neighbours only; over nodes, and in segments
+    tree.py              few steps: trees, halving-doubling, recursive doubling; any number of ranks, by folding
+    differentiable.py    for models to compute with: torch's own collectives and their gradients, and the same without
+                         gradients, begun now and finished later
+    steps.py             the messages of every algorithm as data
+    plan.py              such a list walked through: what everybody holds in between, who sends how much
     holdings.py          who holds which chunk with whose contributions, also read from real tensors
 
 What each of them costs, T = alpha + beta M added up, is in course_lib.costs.links.
 
-They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src`
-and `dst` global ranks, and give the same results. Where torch demands a length that n divides, any length will
-do here: it is cut as torch.tensor_split cuts it, the first ranks getting one row more. All of them wait until
+They take the arguments of their counterparts in torch.distributed, `group=None` being the world and `src` and `dst`
+global ranks, and give the same results. Where torch demands a length that n divides, any length will do here: it is cut
+as torch.tensor_split cuts it, the first ranks getting one row more. All of them but the differentiable ones wait until
 they are done, and autograd does not see them.
-
-    differentiable.py    for models to compute with: torch's own collectives and their gradients
-    along.py             the same without gradients, begun now and finished later
 
 What runs on ranks loads on first use: plans as data need no torch.
 

@@ -17,13 +17,12 @@ one call of torch.distributed, or none where nothing has to be sent. Results are
 they are, sizes that n does not divide are refused. All ranks bring the same shape and dtype, which is not compared,
 since that would be a second call: gloo aborts a rank that gets more bytes than it expects, and launch says where.
 
+The same without autograd, begun now and finished later, so that something is computed in between: start_all_reduce and
+the like return a function that waits and gives the result, a new tensor; what was given must not change before that.
+Layers that overlap their backward pass call them themselves.
+
 Sources: Shoeybi et al. 2019, "Megatron-LM" (f and g); Korthikanti et al. 2022, "Reducing Activation Recomputation in
 Large Transformer Models" (along T); Jacobs et al. 2023, "DeepSpeed Ulysses" (all-to-all).
-
-Collectives along a dimension of a tensor, begun now and finished later, so that something is computed in between.
-
-Each returns a function that waits and gives the result, a new tensor; what was given must not change before that.
-Autograd does not see them: differentiable.py does, and layers that overlap their backward pass call them themselves.
 """
 
 from collections.abc import Callable
@@ -34,52 +33,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.groups.exchange import all_gather_single, reduce_scatter_single
+from course_lib.groups.exchange import all_gather_single, reduce_scatter_single, wait_then
 from course_lib.groups.membership import Group, Member, describe, member, sendable
 
 Finish = Callable[[], Tensor]
-
-
-def start_all_reduce(x: Tensor, me: Member) -> Finish:
-    """The sum of all ranks' `x`, which is ours and may be overwritten."""
-    total = sendable(x, me)
-    work = dist.all_reduce(total, group=me.group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        # Under gloo the message lies in the host's memory, and x may lie on a GPU.
-        return total.to(x.device)
-
-    return finish
-
-
-def start_all_gather_along(x: Tensor, dim: int, me: Member) -> Finish:
-    """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...)."""
-    mine = sendable(x, me)  # (..., N, ...)
-    # A message is one stretch of memory, so ranks' parts arrive one behind the other; `dim` comes in when they are
-    # joined.
-    pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
-    work = all_gather_single(pieces.flatten(0, 1), mine, group=me.group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return torch.cat(pieces.unbind(), dim).to(x.device)
-
-    return finish
-
-
-def start_reduce_scatter_along(x: Tensor, dim: int, me: Member) -> Finish:
-    """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
-    # Stacked: rank j's piece has to be one stretch of memory, whatever `dim` is cut.
-    pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
-    total = torch.empty_like(pieces[0])
-    work = reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return total.to(x.device)
-
-    return finish
 
 
 def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
@@ -92,7 +49,7 @@ def copy_to_group(x: Tensor, group: Group = None) -> Tensor:
 def reduce_from_group(x: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' `x`, which all ranks use alike: each summand's gradient is the sum's, as it is."""
     me = member(group)
-    return Pair.apply(x, partial(all_reduce, me=me), identity)
+    return Pair.apply(x, partial(all_reduce, me=me), lambda gradient: gradient)
 
 
 def scatter_to_group(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -152,11 +109,6 @@ class Pair(torch.autograd.Function):
         return Pair.apply(gradient, ctx.back, ctx.there), None, None
 
 
-def identity(x: Tensor) -> Tensor:
-    """x itself: one half of a pair in which only the other direction communicates."""
-    return x
-
-
 def contiguous_copy(x: Tensor) -> Tensor:
     """A contiguous copy of x, which a collective may overwrite."""
     return x.clone(memory_format=torch.contiguous_format)
@@ -192,6 +144,34 @@ def all_to_all(x: Tensor, split_dim: int, concat_dim: int, me: Member) -> Tensor
     incoming = torch.empty_like(outgoing)
     dist.all_to_all_single(incoming, outgoing, group=me.group)
     return torch.cat(incoming.unbind(), concat_dim).to(x.device)
+
+
+# Begun now and finished later
+
+def start_all_reduce(x: Tensor, me: Member) -> Finish:
+    """The sum of all ranks' `x`, which is ours and may be overwritten."""
+    total = sendable(x, me)
+    # Under gloo the message lies in the host's memory, and x may lie on a GPU.
+    return wait_then(dist.all_reduce(total, group=me.group, async_op=True), lambda: total.to(x.device))
+
+
+def start_all_gather_along(x: Tensor, dim: int, me: Member) -> Finish:
+    """All ranks' `x` (..., N, ...) along `dim`, in rank order: (..., n N, ...)."""
+    mine = sendable(x, me)  # (..., N, ...)
+    # A message is one stretch of memory, so ranks' parts arrive one behind the other; `dim` comes in when they are
+    # joined.
+    pieces = mine.new_empty(me.n, *mine.shape)  # (n, ..., N, ...)
+    work = all_gather_single(pieces.flatten(0, 1), mine, group=me.group, async_op=True)
+    return wait_then(work, lambda: torch.cat(pieces.unbind(), dim).to(x.device))
+
+
+def start_reduce_scatter_along(x: Tensor, dim: int, me: Member) -> Finish:
+    """Piece r of the sum of all ranks' `x` (..., N, ...), cut along `dim` into n pieces: (..., N/n, ...)."""
+    # Stacked: rank j's piece has to be one stretch of memory, whatever `dim` is cut.
+    pieces = sendable(torch.stack(x.chunk(me.n, dim)), me)  # (n, ..., N/n, ...)
+    total = torch.empty_like(pieces[0])
+    work = reduce_scatter_single(total, pieces.flatten(0, 1), group=me.group, async_op=True)
+    return wait_then(work, lambda: total.to(x.device))
 
 
 def dim_of(x: Tensor, dim: int, name: str) -> int:

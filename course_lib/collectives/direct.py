@@ -1,23 +1,27 @@
-"""Through one rank: gather, scatter, and the all-reduce that everybody writes first.
+"""Messages straight to whom they are for: through one root, or from everybody to everybody.
 
-M bytes, n ranks: in naive_all_reduce the root receives (n-1) M and sends (n-1) M while the others wait for it. The cost
-grows with n, and the links between the others are idle. That is what the ring repairs.
+    M  bytes of a tensor      n  ranks
 
-A different piece for everyone: rank r's j-th piece becomes rank j's r-th.
+In naive_all_reduce, which everybody writes first, the root receives (n-1) M and sends (n-1) M while the others wait for
+it. The cost grows with n, and the links between the others are idle. That is what the ring repairs.
 
-n-1 steps; in step s each rank sends to the place s further on and receives from the place s further back, so that in
-every step each rank sends once and receives once, and nobody is a bottleneck.
-Source: Thakur, Rabenseifner and Gropp 2005.
+pairwise_all_to_all has a different piece for everyone: rank r's j-th piece becomes rank j's r-th. In step s of n-1 each
+rank sends to the one s further on and receives from the one s further back, so that in every step each rank sends once
+and receives once, and nobody is a bottleneck. Source: Thakur, Rabenseifner and Gropp 2005.
+
+At the end is what all collectives here, ring.py's and tree.py's too, do with the tensors they are given: `in_place` and
+`output` before the first message and after the last, `combine` for two partial results.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp
 
-from course_lib.collectives.messages import check, combine, finish, in_place, output, require_rows
-from course_lib.groups.membership import Member, member, sendable
+from course_lib.groups.membership import Member, describe, member, sendable
 
 
 def naive_all_reduce(tensor: Tensor, op: ReduceOp.RedOpType = ReduceOp.SUM, group: ProcessGroup | None = None) -> None:
@@ -59,12 +63,12 @@ def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0
     require_length(gathered, me.n, "gather_list")
     # All are looked at before the first message: a list with a wrong entry is not left half full.
     gathered = [output(part, tensor.shape, tensor) for part in gathered]
-    for place, part in enumerate(gathered):
-        if place == me.r:
+    for rank, part in enumerate(gathered):
+        if rank == me.r:
             part.detach().copy_(tensor.detach().view(part.shape))
         else:
             with in_place(part, me) as flat:
-                me.receive(flat, source=place)
+                me.receive(flat, source=rank)
     return gathered
 
 
@@ -83,11 +87,11 @@ def scatter(tensor: Tensor, scatter_list: list[Tensor] | None = None, src: int =
             me.receive(flat, source=root)
         return
     require_length(scatter_list or [], me.n, "scatter_list")
-    for place, part in enumerate(output(part, tensor.shape, tensor) for part in scatter_list):
-        if place == me.r:
+    for rank, part in enumerate(output(part, tensor.shape, tensor) for part in scatter_list):
+        if rank == me.r:
             tensor.detach().copy_(part.detach().view(tensor.shape))
         else:
-            me.send(sendable(part, me), to=place)
+            me.send(sendable(part, me), to=rank)
 
 
 def refuse_list(given: list[Tensor] | None, name: str, end: str, root: int) -> None:
@@ -150,3 +154,65 @@ def split_sizes(tensor: Tensor, outputs: Sequence[int] | None, inputs: Sequence[
         raise ValueError(f"place {me.r} keeps {inputs[me.r]} rows by input_split_sizes and {outputs[me.r]} "
                          "by output_split_sizes: expected the same number")
     return outputs, inputs
+
+
+# What collectives do with tensors
+
+# Each computes (a, b) -> out. A NaN on any rank stays NaN, also in MAX and MIN.
+COMBINE: dict[ReduceOp.RedOpType, Callable[..., Tensor]] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,  # a sum, and a division at the end
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.MIN: torch.minimum,
+}
+
+
+def check(op: ReduceOp.RedOpType, tensor: Tensor) -> None:
+    """ValueError for an op that is not in COMBINE, or that the dtype of `tensor` does not allow."""
+    if not (isinstance(op, ReduceOp.RedOpType) and op in COMBINE):
+        raise ValueError(f"unknown op {op!r}: expected ReduceOp.SUM, AVG, MAX or MIN")
+    if op == ReduceOp.AVG and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"ReduceOp.AVG of {tensor.dtype}: expected a floating-point tensor, or ReduceOp.SUM")
+
+
+def combine(op: ReduceOp.RedOpType, partial: Tensor, received: Tensor) -> Tensor:
+    """`partial` takes in what was received, and is returned."""
+    return COMBINE[op](partial, received, out=partial)
+
+
+def finish(op: ReduceOp.RedOpType, total: Tensor, n: int) -> Tensor:
+    """`total` over n ranks becomes the result, and is returned: AVG divides, once."""
+    # At the end, and not in each step: every division rounds.
+    return total.div_(n) if op == ReduceOp.AVG else total
+
+
+@contextmanager
+def in_place(tensor: Tensor, me: Member) -> Iterator[Tensor]:
+    """`tensor` of any shape and stride as a flat one (N,) to send and receive into; `tensor` has the result after."""
+    flat = sendable(tensor, me).view(-1)
+    yield flat
+    # `sendable` has made a copy where the tensor is not contiguous, or not where the wire begins.
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))
+
+
+def output(out: Tensor | None, shape: Sequence[int], tensor: Tensor) -> Tensor:
+    """`out`, or a new tensor of `shape` like `tensor`, the input.
+
+    ValueError unless `out` has as many elements as `shape`, and the dtype and device of `tensor`.
+    """
+    if out is None:
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+    same_size = out.numel() == math.prod(shape)
+    if not (same_size and out.dtype == tensor.dtype and out.device == tensor.device):
+        # On the device "meta", which has no memory: only the description is wanted.
+        expected = describe(torch.empty(shape, dtype=tensor.dtype, device="meta"), tensor.device)
+        raise ValueError(f"out is {describe(out)}: expected {expected}, "
+                         f"or another shape of {math.prod(shape)} elements")
+    return out
+
+
+def require_rows(tensor: Tensor) -> None:
+    """ValueError for a tensor without a dim 0 to cut along."""
+    if tensor.dim() == 0:
+        raise ValueError("the tensor has no dimensions: expected one that can be cut along dim 0, shape (N, ...)")

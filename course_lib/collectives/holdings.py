@@ -1,4 +1,4 @@
-"""Who holds what: for each rank and each place in its buffer, which chunk is there and which ranks contributed.
+"""Who holds what: for each rank and each slot of its buffer, which chunk is there and which ranks contributed.
 
 A real tensor can say so itself. Rank r fills row c of its buffer, chunk c, with 10**r in column c and 0 elsewhere:
 
@@ -8,7 +8,7 @@ A real tensor can say so itself. Rank r fills row c of its buffer, chunk c, with
      [0, 0, 1]]              [  0,   0, 100]]              [  0,   0, 111]]
 
 The column names the chunk wherever it travels, the decimal digits name the ranks that were added into it, and a 2
-among them is a contribution counted twice. Zeros are an empty place.
+among them is a contribution counted twice. Zeros are an empty slot.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Share(NamedTuple):
     times: int = 1
 
 
-Cell = tuple[Share, ...]  # what lies in one place of a buffer, in the order of the ranks; () is an empty place
+Cell = tuple[Share, ...]  # what lies in one slot of a buffer, in the order of the ranks; () is an empty slot
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """cells[rank][place]: what each rank has in each place of its buffer; all ranks have as many places."""
+    """cells[rank][slot]: what each rank has in each slot of its buffer; all ranks have as many slots."""
 
     cells: tuple[tuple[Cell, ...], ...]
 
@@ -46,17 +46,17 @@ class Holdings:
         return len(self.cells)
 
     @property
-    def num_places(self) -> int:
-        """How many places each rank's buffer has."""
+    def num_slots(self) -> int:
+        """How many slots each rank's buffer has."""
         return len(self.cells[0])
 
     @classmethod
-    def of(cls, buffers: Sequence[Tensor | Sequence[Tensor] | None], num_places: int | None = None) -> Holdings:
+    def of(cls, buffers: Sequence[Tensor | Sequence[Tensor] | None], num_slots: int | None = None) -> Holdings:
         """Read what real ranks hold: buffers[r] is rank r's, made of rows of `label_chunks`, moved and added.
 
         A buffer is a tensor (rows, chunks) or (chunks,), a list of such tensors (as of gather), or None for a rank
-        that has nothing. Rank r's rows are its places from the first on; a rank with fewer rows than `num_places`
-        (default: as many as there are chunks, or rows on any rank) has each row in the place of its chunk.
+        that has nothing. Rank r's rows are its slots from the first on; a rank with fewer rows than `num_slots`
+        (default: as many as there are chunks, or rows on any rank) has each row in the slot of its chunk.
         ValueError for a buffer that does not come from `label_chunks`.
 
         >>> Holdings.of([label_chunks(0, 2) + label_chunks(1, 2), label_chunks(1, 2)])  # only rank 0 has added up
@@ -66,14 +66,14 @@ class Holdings:
                 for rank, buffer in enumerate(buffers)]
         if not read:
             raise ValueError("no buffers: expected one for each rank")
-        if num_places is None:
+        if num_slots is None:
             widths = (len(row) for rank, buffer in enumerate(buffers) for row in rows_of(buffer, rank))
-            num_places = max([1, *widths, *map(len, read)])
-        return cls(tuple(assign_slots(cells, num_places, rank) for rank, cells in enumerate(read)))
+            num_slots = max([1, *widths, *map(len, read)])
+        return cls(tuple(assign_slots(cells, num_slots, rank) for rank, cells in enumerate(read)))
 
     def __repr__(self) -> str:
-        parts = [f"{who(ranks)}{' each' * (len(ranks) > 1)}: {what}" for what, ranks in self.by_description().items()]
-        return "; ".join(parts)
+        return "; ".join(f"{name_ranks(ranks)}{' each' * (len(ranks) > 1)}: {what}"
+                         for what, ranks in self.by_description().items())
 
     def by_description(self) -> dict[str, list[int]]:
         """What the ranks hold, in words, and which ranks hold just that."""
@@ -132,18 +132,18 @@ def cell_of(row: Sequence[int], rank: int, num_ranks: int) -> Cell:
     return tuple(sorted(shares))
 
 
-def assign_slots(cells: list[Cell], num_places: int, rank: int) -> tuple[Cell, ...]:
-    """The cells in their places: in their order, or where there are fewer, each in that of its chunk if it has one."""
-    if len(cells) > num_places:
-        raise ValueError(f"rank {rank} has {len(cells)} rows: expected at most num_places={num_places}")
+def assign_slots(cells: list[Cell], num_slots: int, rank: int) -> tuple[Cell, ...]:
+    """The cells in their slots: in their order, or where there are fewer, each in that of its chunk if it has one."""
+    if len(cells) > num_slots:
+        raise ValueError(f"rank {rank} has {len(cells)} rows: expected at most num_slots={num_slots}")
     chunks = [{share.chunk for share in cell} for cell in cells]
     own = [found.pop() if len(found) == 1 else None for found in chunks]
-    places = list(range(len(cells)))
+    slots = list(range(len(cells)))
     # After a reduce-scatter, say, a rank has fewer rows than slots: each row then goes to the slot of its chunk.
-    if len(cells) < num_places and None not in own and len(set(own)) == len(own) and max(own, default=0) < num_places:
-        places = own
-    by_place = dict(zip(places, cells))
-    return tuple(by_place.get(place, ()) for place in range(num_places))
+    if len(cells) < num_slots and None not in own and len(set(own)) == len(own) and max(own, default=0) < num_slots:
+        slots = own
+    by_slot = dict(zip(slots, cells))
+    return tuple(by_slot.get(slot, ()) for slot in range(num_slots))
 
 
 def mixes_chunks(cell: Cell) -> bool:
@@ -177,7 +177,7 @@ def describe_cells(rank: int, cells: Iterable[Cell]) -> str:
     return text
 
 
-def who(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
     """`rank 0`, `ranks 1 to 3`, `ranks 0 and 2`, `ranks 0, 2 and 3`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
-from course_lib.collectives.holdings import Cell, Holdings, Share, who
+from course_lib.collectives.holdings import Cell, Holdings, Share, name_ranks
 from course_lib.collectives.steps import MESSAGES, NUM_NODES, Message, Step
 from course_lib.costs.links import BOUND_FORMULAS, BOUNDS, largest_power_of_two
 
-Grid = list[list[Cell]]
 Amounts = tuple[Fraction, ...]  # of each rank, in units of M
 
 FROM_ALL_TO_ONE = ("gather", "reduce")
@@ -26,7 +25,7 @@ STARTS_AT_ROOT = ("broadcast", "scatter")
 
 @dataclass(frozen=True)
 class Plan:
-    """`states[s]` is what all ranks hold after s steps. `results`: (rank, place) of what the op promises to leave."""
+    """`states[s]` is what all ranks hold after s steps. `results`: (rank, slot) of what the op promises to leave."""
 
     op: str
     algorithm: str
@@ -43,16 +42,16 @@ class Plan:
 
     @property
     def before(self) -> Holdings:
-        """What the ranks hold in the beginning, in num_chunks places."""
+        """What the ranks hold in the beginning, in num_chunks slots."""
         return Holdings(tuple(cells[:self.num_chunks] for cells in self.states[0].cells))
 
     @property
     def after(self) -> Holdings:
         """What the op leaves where it promises to, and nothing elsewhere."""
         # An all-to-all has its output behind its input; all else works in place.
-        first = self.states[0].num_places - self.num_chunks
-        return Holdings(tuple(tuple(cell if (rank, place) in self.results else ()
-                                    for place, cell in enumerate(cells) if place >= first)
+        first = self.states[0].num_slots - self.num_chunks
+        return Holdings(tuple(tuple(cell if (rank, slot) in self.results else ()
+                                    for slot, cell in enumerate(cells) if slot >= first)
                               for rank, cells in enumerate(self.states[-1].cells)))
 
     def message_size(self, message: Message) -> Fraction:
@@ -105,7 +104,7 @@ class Plan:
         s = "s" * (len(top) == 1)
         other_s = "s" * (len(others) == 1)
         the_others = "the other" if len(others) == 1 else "the others"
-        return f"{who(top)} {verb}{s} {times(most)} the buffer while {the_others} {verb}{other_s} {rest}"
+        return f"{name_ranks(top)} {verb}{s} {times(most)} the buffer while {the_others} {verb}{other_s} {rest}"
 
     def detail(self) -> str:
         """Steps, and the busiest rank against the bound."""
@@ -155,58 +154,58 @@ def plan(op: str, algorithm: str, num_ranks: int) -> Plan:
 @cache
 def make_plan(op: str, algorithm: str, num_ranks: int) -> Plan:
     """The plan itself, once for each collective: widgets ask for it again and again."""
-    # Halving needs chunks that can be halved to the end; the ranks above the power of two wait (see folding.py).
+    # Halving needs chunks that can be halved to the end; the ranks above the power of two wait (tree.py: folding).
     num_chunks = largest_power_of_two(num_ranks) if algorithm == "halving_doubling" else num_ranks
     steps = tuple(MESSAGES[op, algorithm](num_ranks))
-    first = beginning(op, num_ranks, num_chunks)
-    return Plan(op, algorithm, num_ranks, num_chunks, steps, walk(first, steps),
+    first = first_state(op, num_ranks, num_chunks)
+    return Plan(op, algorithm, num_ranks, num_chunks, steps, all_states(first, steps),
                 result_slots(op, num_ranks, num_chunks))
 
 
-def beginning(op: str, n: int, num_chunks: int) -> Holdings:
+def first_state(op: str, n: int, num_chunks: int) -> Holdings:
     """What each rank holds before the first message."""
-    def cell(rank: int, place: int) -> Cell:
-        if op == "all_to_all" and place >= n:  # the output: a rank's own piece is already there
-            return (Share(rank, rank),) if place - n == rank else ()
-        if op in STARTS_AT_ROOT and rank != 0 or op in ("all_gather", "gather") and place != rank:
+    def cell(rank: int, slot: int) -> Cell:
+        if op == "all_to_all" and slot >= n:  # the output: a rank's own piece is already there
+            return (Share(rank, rank),) if slot - n == rank else ()
+        if op in STARTS_AT_ROOT and rank != 0 or op in ("all_gather", "gather") and slot != rank:
             return ()
-        return (Share(rank, place),)
+        return (Share(rank, slot),)
 
-    num_places = 2 * n if op == "all_to_all" else num_chunks
-    return Holdings(tuple(tuple(cell(rank, place) for place in range(num_places)) for rank in range(n)))
+    num_slots = 2 * n if op == "all_to_all" else num_chunks
+    return Holdings(tuple(tuple(cell(rank, slot) for slot in range(num_slots)) for rank in range(n)))
 
 
 def result_slots(op: str, n: int, num_chunks: int) -> frozenset[tuple[int, int]]:
-    """(rank, place) of every chunk of the result."""
-    ranks, places = range(n), range(num_chunks)
+    """(rank, slot) of every chunk of the result."""
+    ranks, slots = range(n), range(num_chunks)
     if op in ("reduce_scatter", "scatter"):
         return frozenset((rank, rank) for rank in ranks)
     if op == "all_to_all":
-        places = range(n, 2 * n)
-    return frozenset((rank, place) for rank in (range(1) if op in FROM_ALL_TO_ONE else ranks) for place in places)
+        slots = range(n, 2 * n)
+    return frozenset((rank, slot) for rank in (range(1) if op in FROM_ALL_TO_ONE else ranks) for slot in slots)
 
 
-def walk(first: Holdings, steps: tuple[Step, ...]) -> tuple[Holdings, ...]:
+def all_states(first: Holdings, steps: tuple[Step, ...]) -> tuple[Holdings, ...]:
     """What all hold before the first step and after each one."""
     states, own = [first], first
     for number, step in enumerate(steps):
         if number == 0 or step.phase != steps[number - 1].phase:
             own = states[-1]  # what ranks fall back to when they have passed a partial sum on
-        states.append(after(step, states[-1], own))
+        states.append(take_step(step, states[-1], own))
     return tuple(states)
 
 
-def after(step: Step, state: Holdings, own: Holdings) -> Holdings:
+def take_step(step: Step, state: Holdings, own: Holdings) -> Holdings:
     """What all hold when the messages of `step`, all read from `state`, have arrived."""
-    grid: Grid = [list(cells) for cells in state.cells]
+    grid = [list(cells) for cells in state.cells]
     if step.passes_on:
         for message in step.messages:
-            for place in message.chunks:
-                grid[message.src][place] = own.cells[message.src][place]
+            for slot in message.chunks:
+                grid[message.src][slot] = own.cells[message.src][slot]
     for message in step.messages:
-        for place, into in zip(message.chunks, message.into):
+        for slot, into in zip(message.chunks, message.into):
             # From `state` and not from `grid`: all messages of a step travel at the same time.
-            arriving = state.cells[message.src][place]
+            arriving = state.cells[message.src][slot]
             kept = state.cells[message.dst][into] if message.kind == "add" else ()
             grid[message.dst][into] = add_cells(kept, arriving)
     return Holdings(tuple(map(tuple, grid)))

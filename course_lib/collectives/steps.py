@@ -1,4 +1,4 @@
-"""The messages of every algorithm of course_lib.collectives, step by step, as its code sends them.
+"""A collective as data: the messages of every algorithm of this chapter, step by step, as its code sends them.
 
     n  ranks      c  a chunk: one of the equal pieces that the whole message M is cut into      g  ranks in a node
 
@@ -20,7 +20,7 @@ Chunks = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Message:
-    """`src` sends what lies in its places `chunks`, and `dst` copies or adds it into its own places `into`."""
+    """`src` sends what lies in its slots `chunks`, and `dst` copies or adds it into its own slots `into`."""
 
     src: int
     dst: int
@@ -44,19 +44,19 @@ def add(src: int, dst: int, chunks: Chunks) -> Message:
 
 
 def copy(src: int, dst: int, chunks: Chunks, into: Chunks | None = None) -> Message:
-    """A message whose receiver keeps what comes, in the same places or in those of `into`."""
+    """A message whose receiver keeps what comes, in the same slots or in those of `into`."""
     return Message(src, dst, chunks, "copy", chunks if into is None else into)
 
 
-def ring_reduce_scatter(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
-    """Among `ranks`, place r of which ends with pieces[r] complete."""
+def ring_reduce_scatter_steps(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
+    """Among `ranks`, the r-th of which ends with pieces[r] complete."""
     n = len(ranks)
     return [Step("reduce-scatter", tuple(add(ranks[r], ranks[(r + 1) % n], pieces[(r - step - 1) % n])
                                          for r in range(n)), passes_on=True) for step in range(n - 1)]
 
 
-def ring_all_gather(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
-    """Among `ranks`, place r of which has pieces[r]."""
+def ring_all_gather_steps(ranks: Sequence[int], pieces: Sequence[Chunks]) -> list[Step]:
+    """Among `ranks`, the r-th of which has pieces[r]."""
     n = len(ranks)
     return [Step("all-gather", tuple(copy(ranks[r], ranks[(r + 1) % n], pieces[(r - step) % n])
                                      for r in range(n))) for step in range(n - 1)]
@@ -67,38 +67,38 @@ def singles(n: int) -> list[Chunks]:
     return [(c,) for c in range(n)]
 
 
-def ring(n: int) -> list[Step]:
+def ring_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce around a ring: n-1 steps that add up one piece on each rank, n-1 that hand them all around."""
-    return ring_reduce_scatter(range(n), singles(n)) + ring_all_gather(range(n), singles(n))
+    return ring_reduce_scatter_steps(range(n), singles(n)) + ring_all_gather_steps(range(n), singles(n))
 
 
-def naive(n: int) -> list[Step]:
+def naive_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce through rank 0: everybody sends it everything, one after the other, and gets the sum back."""
     whole = tuple(range(n))
     to_root = [Step("reduce", (add(other, 0, whole),)) for other in range(1, n)]
     return to_root + [Step("broadcast", (copy(0, other, whole),)) for other in range(1, n)]
 
 
-def tree_broadcast(n: int) -> list[Step]:
+def tree_broadcast_steps(n: int) -> list[Step]:
     """Whoever has it passes it on: after step s, 2^s ranks do. ceil(log2 n) steps, rank 0 first."""
     whole = tuple(range(n))
     return [Step("broadcast", tuple(copy(v, v + know, whole) for v in range(know) if v + know < n))
             for know in powers_of_two_below(n)]
 
 
-def tree_reduce(n: int) -> list[Step]:
-    """tree_broadcast run backwards: half of the ranks hand theirs in at each step, until rank 0 has the sum."""
+def tree_reduce_steps(n: int) -> list[Step]:
+    """A broadcast run backwards: half of the ranks hand theirs in at each step, until rank 0 has the sum."""
     whole = tuple(range(n))
     return [Step("reduce", tuple(add(v + know, v, whole) for v in range(know) if v + know < n))
             for know in reversed(powers_of_two_below(n))]
 
 
-def tree(n: int) -> list[Step]:
+def tree_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce up a tree and down again: few steps, but each carries the whole message."""
-    return tree_reduce(n) + tree_broadcast(n)
+    return tree_reduce_steps(n) + tree_broadcast_steps(n)
 
 
-def halving_doubling(n: int) -> list[Step]:
+def halving_doubling_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce by pairs at distance 1, 2, 4, ...: each exchanges half of what is left to add up, then the way back
     doubles it.
     """
@@ -120,7 +120,7 @@ def halving_doubling(n: int) -> list[Step]:
     return hand_in_and_back(halving + doubling, whole, range(p, n), p)
 
 
-def recursive_doubling(n: int) -> list[Step]:
+def recursive_doubling_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce by pairs at distance 1, 2, 4, ...: each step exchanges the whole message, so log2 p steps are enough.
     """
     p = largest_power_of_two(n)
@@ -138,18 +138,19 @@ def hand_in_and_back(steps: list[Step], whole: Chunks, above: range, p: int) -> 
     return into + steps + out
 
 
-def hierarchical(n: int) -> list[Step]:
+def hierarchical_all_reduce_steps(n: int) -> list[Step]:
     """All-reduce on two nodes: add up inside each, exchange the pieces across, and share the result inside."""
     k, g = NUM_NODES, n // NUM_NODES
     nodes = [range(node * g, (node + 1) * g) for node in range(k)]
     # The ranks with the same place in their nodes: after the first phase they hold the same chunks.
-    across = [range(place, n, g) for place in range(g)]
-    pieces = [tuple(range(place * k, (place + 1) * k)) for place in range(g)]
-    parts = [[(c,) for c in piece] for piece in pieces]
-    return (together("reduce-scatter inside", [ring_reduce_scatter(node, pieces) for node in nodes])
-            + together("reduce-scatter across", [ring_reduce_scatter(row, part) for row, part in zip(across, parts)])
-            + together("all-gather across", [ring_all_gather(row, part) for row, part in zip(across, parts)])
-            + together("all-gather inside", [ring_all_gather(node, pieces) for node in nodes]))
+    across = [range(r, n, g) for r in range(g)]
+    pieces = [tuple(range(r * k, (r + 1) * k)) for r in range(g)]
+    inside = [(node, pieces) for node in nodes]
+    outside = [(row, [(c,) for c in piece]) for row, piece in zip(across, pieces)]
+    return (together("reduce-scatter inside", [ring_reduce_scatter_steps(*each) for each in inside])
+            + together("reduce-scatter across", [ring_reduce_scatter_steps(*each) for each in outside])
+            + together("all-gather across", [ring_all_gather_steps(*each) for each in outside])
+            + together("all-gather inside", [ring_all_gather_steps(*each) for each in inside]))
 
 
 def together(phase: str, groups: Sequence[list[Step]]) -> list[Step]:
@@ -158,39 +159,39 @@ def together(phase: str, groups: Sequence[list[Step]]) -> list[Step]:
                  side_by_side[0].passes_on) for side_by_side in zip(*groups)]
 
 
-def gather(n: int) -> list[Step]:
+def gather_steps(n: int) -> list[Step]:
     """Each rank in turn sends its chunk to rank 0."""
     return [Step("gather", (copy(other, 0, (other,)),)) for other in range(1, n)]
 
 
-def scatter(n: int) -> list[Step]:
+def scatter_steps(n: int) -> list[Step]:
     """Rank 0 sends each rank its chunk, one after the other."""
     return [Step("scatter", (copy(0, other, (other,)),)) for other in range(1, n)]
 
 
-def pairwise(n: int) -> list[Step]:
-    """Places 0 to n-1 are the input, n to 2n-1 the output: piece j goes from place j to place n+r.
+def pairwise_all_to_all_steps(n: int) -> list[Step]:
+    """Slots 0 to n-1 are the input, n to 2n-1 the output: piece j goes from slot j to slot n+r.
 
-    >>> [[(message.src, message.dst) for message in step.messages] for step in pairwise(3)]
+    >>> [[(message.src, message.dst) for message in step.messages] for step in pairwise_all_to_all_steps(3)]
     [[(0, 1), (1, 2), (2, 0)], [(0, 2), (1, 0), (2, 1)]]
     """
     return [Step("all-to-all", tuple(copy(r, (r + step) % n, ((r + step) % n,), (n + r,)) for r in range(n)))
             for step in range(1, n)]
 
 
-# (op, algorithm) -> messages for n ranks; the names are those of costs.links
+# (op, algorithm) -> steps for n ranks; the names are those of costs.links
 MESSAGES: dict[tuple[str, str], Callable[[int], list[Step]]] = {
-    ("all_reduce", "ring"): ring,
-    ("all_reduce", "naive"): naive,
-    ("all_reduce", "tree"): tree,
-    ("all_reduce", "halving_doubling"): halving_doubling,
-    ("all_reduce", "recursive_doubling"): recursive_doubling,
-    ("all_reduce", "hierarchical"): hierarchical,
-    ("reduce_scatter", "ring"): lambda n: ring_reduce_scatter(range(n), singles(n)),
-    ("all_gather", "ring"): lambda n: ring_all_gather(range(n), singles(n)),
-    ("broadcast", "tree"): tree_broadcast,
-    ("reduce", "tree"): tree_reduce,
-    ("gather", "naive"): gather,
-    ("scatter", "naive"): scatter,
-    ("all_to_all", "pairwise"): pairwise,
+    ("all_reduce", "ring"): ring_all_reduce_steps,
+    ("all_reduce", "naive"): naive_all_reduce_steps,
+    ("all_reduce", "tree"): tree_all_reduce_steps,
+    ("all_reduce", "halving_doubling"): halving_doubling_all_reduce_steps,
+    ("all_reduce", "recursive_doubling"): recursive_doubling_all_reduce_steps,
+    ("all_reduce", "hierarchical"): hierarchical_all_reduce_steps,
+    ("reduce_scatter", "ring"): lambda n: ring_reduce_scatter_steps(range(n), singles(n)),
+    ("all_gather", "ring"): lambda n: ring_all_gather_steps(range(n), singles(n)),
+    ("broadcast", "tree"): tree_broadcast_steps,
+    ("reduce", "tree"): tree_reduce_steps,
+    ("gather", "naive"): gather_steps,
+    ("scatter", "naive"): scatter_steps,
+    ("all_to_all", "pairwise"): pairwise_all_to_all_steps,
 }

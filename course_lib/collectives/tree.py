@@ -1,40 +1,22 @@
-"""A binomial tree: in each step everyone who knows tells one who does not, so the number who know doubles.
+"""Few steps, for short messages: what is known, added up or worked on doubles or halves with each step.
 
-    n = 8, from place 0      step 1: 0 -> 1      step 2: 0 -> 2, 1 -> 3      step 3: 0 -> 4, 1 -> 5, 2 -> 6, 3 -> 7
+    n ranks, p the largest power of two of them      M bytes
 
-ceil(log2 n) steps, against n-1 around a ring: the choice for short messages. Each step moves the whole message M:
-the ring's choice for long ones. A reduction is the same tree run backwards.
-Source: Thakur, Rabenseifner and Gropp 2005.
+                          steps                    bytes that a rank sends
+    tree_broadcast        ceil(log2 n)             M to each child            whoever knows tells one who does not
+    tree_reduce           ceil(log2 n)             M, once                    the same tree run backwards
+    recursive_doubling    log2 n                   log2 n M                   partners exchange all that they have
+    halving_doubling      2 log2 n                 2 (n-1)/n M, as the ring   partners exchange halves of what is left
 
-Any number of ranks for an all-reduce among a power of two of them: fold in, fold out.
+    tree, n = 8, from rank 0     step 1: 0 -> 1     step 2: 0 -> 2, 1 -> 3     step 3: 0 -> 4, 1 -> 5, 2 -> 6, 3 -> 7
+    doubling, n = 4              step 1: 0 <-> 1, 2 <-> 3                      step 2: 0 <-> 2, 1 <-> 3
+    folding, n = 6, p = 4        in: 4 -> 0, 5 -> 1      all-reduce among 0 to 3      out: 0 -> 4, 1 -> 5
 
-    n = 6, p = 4      in: 4 -> 0, 5 -> 1      all-reduce among 0 to 3      out: 0 -> 4, 1 -> 5
+A ring has n-1 steps. Halving-doubling: after log2 n steps a rank holds 1/n of the result, and the same exchanges
+backwards hand finished pieces around. Where n is no power of two, both doublings fold: the ranks from p on hand their
+tensor to a partner first, wait, and get the result in the end, one message of M more on the way in and on the way out.
 
-The ranks above the largest power of two p hand their tensor to a partner first, wait, and get the result in the end:
-one message of M more on the way in and one on the way out.
-Source: Thakur, Rabenseifner and Gropp 2005.
-
-All-reduce in 2 log2 n steps without sending more than the ring: recursive halving, then recursive doubling.
-
-Halving: partners exchange halves of what they still work on; each reduces the half that it keeps. After log2 n steps
-a rank holds 1/n of the result. Doubling: the same exchanges backwards, now with finished pieces.
-
-    steps 2 log2 n (ring: 2(n-1))      bytes 2 (n-1)/n M (ring: the same)
-
-n that is no power of two: see folding.py.
-Source: Rabenseifner 2004, "Optimization of collective reduction operations", as in Thakur et al. 2005.
-
-All-reduce in log2 n steps, for short messages: in each step partners exchange all that they have.
-
-    n = 4      step 1: 0 <-> 1, 2 <-> 3      step 2: 0 <-> 2, 1 <-> 3
-
-After a step twice as many ranks' tensors are added up in each place. Half the steps of halving-doubling, whose messages
-get shorter instead: what a step costs before the first byte counts here.
-
-    steps log2 n (halving-doubling: 2 log2 n)      bytes log2 n M (halving-doubling: 2 (n-1)/n M)
-
-n that is no power of two: see folding.py.
-Source: Thakur, Rabenseifner and Gropp 2005.
+Sources: Thakur, Rabenseifner and Gropp 2005; Rabenseifner 2004, "Optimization of collective reduction operations".
 """
 
 from collections.abc import Callable
@@ -43,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, get_global_rank
 
-from course_lib.collectives.messages import COMBINE, check, combine, finish, in_place
+from course_lib.collectives.direct import COMBINE, check, combine, finish, in_place
 from course_lib.costs.links import largest_power_of_two, powers_of_two_below
 from course_lib.groups.membership import Member, member
 

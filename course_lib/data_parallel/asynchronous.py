@@ -1,4 +1,6 @@
-"""Local SGD: steps without communication, and an average of the parameters now and then.
+"""Not every step waits for everybody: local SGD averages now and then, a parameter server never stops for all.
+
+LocalSGD: steps without communication, and an average of the parameters every H-th step.
 
     H = sync_every      M bytes of parameters      2 (n-1)/n M / H bytes sent a step, on average
 
@@ -6,10 +8,7 @@ For SGD, with or without momentum, H = 1 is data parallelism: the average of n s
 gradient. For Adam it is not, since each rank divides by its own second moments. With a larger H the ranks drift apart
 between two averages, and a straggler is waited for once in H steps only.
 
-Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Lin et al. 2020, "Don't Use Large Mini-Batches,
-Use Local SGD".
-
-A parameter server: place 0 holds the parameters, the others compute, and nobody waits for everybody.
+AsyncParameterServer: place 0 holds the parameters, the others compute.
 
     W = n - 1 workers      c the clock of a worker: how many gradients it has pushed      s = max_staleness
 
@@ -17,9 +16,10 @@ A worker pulls the parameters, computes, pushes its gradient, and the server app
 changed the parameters, and the gradient is stale. Stale synchronous parallel bounds that: parameters are given out only
 to a worker whose clock is at most s ahead of the slowest. So the slowest never waits, the fastest waits at times, and
 between a pull and its push the others apply at most (2s + 1) (W - 1) gradients. s = 0 is in step, None without a bound.
-
 Every step moves the parameters down and the gradients up on each worker's link, and all W links end at the server.
-Sources: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Ho et al. 2013, "More
+
+Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Lin et al. 2020, "Don't Use Large Mini-Batches,
+Use Local SGD"; Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Ho et al. 2013, "More
 Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
 """
 
@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.gradients import add_up, broadcast, cut_tensors, pack, unpack_into
-from course_lib.groups.membership import member
+from course_lib.groups.membership import is_whole, member
 
 
 class LocalSGD:
@@ -46,7 +46,7 @@ class LocalSGD:
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer, sync_every: int,
                  group: dist.ProcessGroup | None = None) -> None:
-        if isinstance(sync_every, bool) or not isinstance(sync_every, int) or sync_every < 1:
+        if not is_whole(sync_every, 1):
             raise ValueError(f"sync_every={sync_every!r}: expected a number of steps, at least 1")
         self.module, self.optimizer, self.sync_every, self.member = module, optimizer, sync_every, member(group)
         self.num_steps = 0  # since the last average
@@ -127,7 +127,7 @@ class AsyncParameterServer:
         if me.wire(HOST) != HOST:
             raise ValueError(f"the group's backend is {dist.get_backend(me.group)}, which sends nothing from the "
                              "host's memory: expected a group with gloo, such as those of launch")
-        if max_staleness is not None and not (type(max_staleness) is int and max_staleness >= 0):
+        if max_staleness is not None and not is_whole(max_staleness, 0):
             raise ValueError(f"max_staleness={max_staleness!r}: expected a number of clocks of at least 0, or None")
         self.is_server = me.r == 0
         if self.is_server and optimizer is None:

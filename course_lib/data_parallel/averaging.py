@@ -1,19 +1,14 @@
-"""The steps that lead to DistributedDataParallel, and the weight that makes the mean right where batches differ.
+"""The steps that lead to DistributedDataParallel: an all-reduce for each gradient, one for all, and buckets between.
 
-    n ranks      b_r rows on rank r, B = b_1 + ... + b_n      g_r the gradient of the mean loss over them
+    n ranks      N numbers in a bucket      b_r rows on rank r, B = b_1 + ... + b_n      g_r the gradient on rank r
+
+A message costs alpha + beta M (chapter 2): one for each parameter pays alpha a hundred times, one for all of them
+cannot start before the last gradient is there. A bucket is the middle, and what is ready is sent. It holds g_r / n,
+this rank's share of the average, so that whoever communicates it has only to add. Divided before it is sent, too: the
+sum of n large gradients might not fit into 16 bits, their average does.
 
 The gradient of the mean over all B rows is the sum of b_r/B g_r; an average over the ranks is the sum of 1/n g_r. They
 agree when all b_r are B/n. Otherwise each rank multiplies its loss by n b_r / B first, and they agree again.
-
-Buckets: many gradients in one message.
-
-    n ranks      N numbers in a bucket      g_r the gradient on rank r
-
-A message costs alpha + beta M (chapter 2): one for each parameter pays alpha a hundred times, one for all of them
-cannot start before the last gradient is there. A bucket is the middle, and what is ready is sent.
-
-A bucket holds g_r / n, this rank's share of the average, so that whoever communicates it has only to add. Divided
-before it is sent, too: the sum of n large gradients might not fit into 16 bits, their average does.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.gradients import GradientBucket, cut_tensors, is_missing, pack, unpack
-from course_lib.groups.membership import Group, member
+from course_lib.groups.membership import Group, is_whole, member
 from course_lib.runtime import device
 
 
@@ -58,7 +53,7 @@ def loss_weight(num_rows: int, group: dist.ProcessGroup | None = None, total: in
     without rows gets 0, and needs a loss that is not the mean of nothing: (0 * logits).sum() will do.
     """
     me = member(group)
-    if isinstance(num_rows, bool) or not isinstance(num_rows, int) or num_rows < 0:
+    if not is_whole(num_rows, 0):
         raise ValueError(f"num_rows={num_rows!r}: expected the number of rows on this rank, at least 0")
     if total is None:
         rows = torch.tensor(num_rows, device=me.wire(device()))

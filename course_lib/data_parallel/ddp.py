@@ -5,9 +5,9 @@
 With as many rows on each rank, g is the gradient of the mean loss over all rows, so that all ranks take the step one
 process would take on the whole batch. Each rank sends 2 (n-1)/n of the gradients' bytes a step: never twice as many.
 
-Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training".
+Ranks that differ hang or mix up gradients, which is hard to find, so what cannot work is said before it goes wrong.
 
-What cannot work, said before it goes wrong: ranks that differ hang or mix up gradients: hard to find.
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training".
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,53 +22,9 @@ from course_lib.data_parallel.averaging import Bucket, ask_for_unused_parameters
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.exchange import require_same
 from course_lib.groups.gradients import broadcast, require_cap, require_dense, require_first, when_complete
-from course_lib.groups.membership import Group, describe, member
+from course_lib.groups.membership import Group, describe, member, require_kind
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import when_backward_ends
-
-
-def name_parameters(module: nn.Module, bucket_cap_mb: float) -> dict[nn.Parameter, str]:
-    """The name of each parameter. ValueError for arguments that DistributedDataParallel cannot work with."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.Module")
-    require_cap(bucket_cap_mb)
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(f"no parameter of this {type(module).__name__} requires a gradient, so there is nothing to "
-                         "average: expected a module to train")
-    return {parameter: name for name, parameter in module.named_parameters()}
-
-
-def make_hook(hook: Any) -> Callable | None:
-    """`hook`; one that is given as a class, like top_k_hook, is made with its defaults. ValueError for what is none."""
-    if hook is not None and not callable(hook):
-        raise ValueError(f"hook={hook!r} cannot be called: expected a function such as fp16_hook, or top_k_hook()")
-    return hook() if isinstance(hook, type) else hook
-
-
-def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], group: Group) -> None:
-    """ValueError, on all ranks, unless all have the same tensors in the same buckets."""
-    bucket_of = {parameter: bucket.index for bucket in buckets for parameter in bucket.parameters}
-    lines = [f"{name} {describe(tensor, tensor.device.type)}, "
-             + (f"in bucket {bucket_of[tensor]}" if tensor in bucket_of else "not averaged")
-             for name, tensor in [*module.named_parameters(), *module.named_buffers()]]
-    require_same(lines, group, "modules", "the same parameters, buffers and bucket_cap_mb")
-
-
-def require_still_trainable(names: dict[nn.Parameter, str], averaged: dict[nn.Parameter, Bucket]) -> None:
-    """ValueError for a parameter that was frozen at the start, has no bucket, and is trained now."""
-    for parameter, name in names.items():
-        if parameter.requires_grad and parameter not in averaged and parameter.numel():
-            raise ValueError(f"{name} was frozen when DistributedDataParallel was made and requires a gradient now, "
-                             "which nobody would average: unfreeze first, or wrap the module again")
-
-
-def require_average(average: Any, gradient: Tensor) -> None:
-    """ValueError unless a hook came back with as many numbers of the same kind as went in."""
-    if not isinstance(average, Tensor):
-        raise ValueError(f"the hook finished with {average!r}: expected the averaged gradient, a tensor")
-    given, expected = (describe(tensor) for tensor in (average, gradient))
-    if given != expected:
-        raise ValueError(f"the hook finished with {given}: expected {expected}")
 
 
 class DistributedDataParallel(nn.Module):
@@ -177,3 +133,46 @@ class DistributedDataParallel(nn.Module):
                                "is out of step with the others: expected a new DistributedDataParallel on all ranks")
         if self.in_backward:
             self._reset()
+
+
+def name_parameters(module: nn.Module, bucket_cap_mb: float) -> dict[nn.Parameter, str]:
+    """The name of each parameter. ValueError for arguments that DistributedDataParallel cannot work with."""
+    require_kind(module)
+    require_cap(bucket_cap_mb)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(f"no parameter of this {type(module).__name__} requires a gradient, so there is nothing to "
+                         "average: expected a module to train")
+    return {parameter: name for name, parameter in module.named_parameters()}
+
+
+def make_hook(hook: Any) -> Callable | None:
+    """`hook`; one that is given as a class, like top_k_hook, is made with its defaults. ValueError for what is none."""
+    if hook is not None and not callable(hook):
+        raise ValueError(f"hook={hook!r} cannot be called: expected a function such as fp16_hook, or top_k_hook()")
+    return hook() if isinstance(hook, type) else hook
+
+
+def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], group: Group) -> None:
+    """ValueError, on all ranks, unless all have the same tensors in the same buckets."""
+    bucket_of = {parameter: bucket.index for bucket in buckets for parameter in bucket.parameters}
+    lines = [f"{name} {describe(tensor, tensor.device.type)}, "
+             + (f"in bucket {bucket_of[tensor]}" if tensor in bucket_of else "not averaged")
+             for name, tensor in [*module.named_parameters(), *module.named_buffers()]]
+    require_same(lines, group, "modules", "the same parameters, buffers and bucket_cap_mb")
+
+
+def require_still_trainable(names: dict[nn.Parameter, str], averaged: dict[nn.Parameter, Bucket]) -> None:
+    """ValueError for a parameter that was frozen at the start, has no bucket, and is trained now."""
+    for parameter, name in names.items():
+        if parameter.requires_grad and parameter not in averaged and parameter.numel():
+            raise ValueError(f"{name} was frozen when DistributedDataParallel was made and requires a gradient now, "
+                             "which nobody would average: unfreeze first, or wrap the module again")
+
+
+def require_average(average: Any, gradient: Tensor) -> None:
+    """ValueError unless a hook came back with as many numbers of the same kind as went in."""
+    if not isinstance(average, Tensor):
+        raise ValueError(f"the hook finished with {average!r}: expected the averaged gradient, a tensor")
+    given, expected = (describe(tensor) for tensor in (average, gradient))
+    if given != expected:
+        raise ValueError(f"the hook finished with {given}: expected {expected}")

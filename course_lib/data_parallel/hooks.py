@@ -1,4 +1,4 @@
-"""Smaller gradients: hooks for DistributedDataParallel that send 16 bits of each number, or only the largest numbers.
+"""Smaller gradients: hooks for DistributedDataParallel that send fewer bytes. `HOOKS`, at the end, has all of them.
 
     n ranks      N numbers in the bucket, 4 bytes each      k = fraction N
 
@@ -6,36 +6,34 @@
     fp16_hook         2 (n-1)/n 2N                  10 bits of mantissa; above 65,504 infinite, below 6e-8 zero
     bf16_hook         2 (n-1)/n 2N                  7 bits of mantissa, the range of float32
     top_k_hook        (n-1) 8k                      grows with n: everyone's numbers differ, and are gathered
+    power_sgd_hook    2 (n-1)/n 4 rank (a + b)      for a matrix (a, b), as two thin ones
 
 A hook is called with a bucket whose `gradient` is this rank's share g_r / n. It starts the communication and returns a
 function; called when backward has ended, that one waits and gives the sum over the ranks, which is the average.
 
-Sources: Lin et al. 2018, "Deep Gradient Compression"; Stich et al. 2018, "Sparsified SGD with Memory".
-
-PowerSGD: a gradient matrix is sent as two thin ones.
-
-    M (a, b) the gradient of a matrix, summed over ranks      rank k, small: k (a + b) numbers instead of a b
+PowerSGD sends M (a, b), the gradient of a matrix, in rank k: k (a + b) numbers instead of a b.
 
     P = M Q,  orthonormal columns of P,  Q = M^T P:  M is about P Q^T
 
 One step of power iteration towards M's best approximation of rank k; Q of the last step is where the next one starts
 (warm start), so over the steps they become many. Both products are linear in M: adding them up over the ranks is an
 all-reduce, which top-k cannot use. What P Q^T misses stays here and is added to the next gradient (error feedback).
-
-Source: Vogels, Karimireddy and Jaggi 2019, "PowerSGD: Practical Low-Rank Gradient Compression".
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.data_parallel.averaging import Bucket
-from course_lib.groups.exchange import start_gather
-from course_lib.groups.gradients import add_up, pack, unpack
+from course_lib.groups.exchange import start_gather, wait_then
+from course_lib.groups.gradients import Shapes, add_up, pack, unpack
+from course_lib.groups.membership import is_whole
 
 # Starts to add up bucket.gradient (N,) over bucket.group; returns a function that waits for the sum and gives it (N,).
 Hook = Callable[[Bucket], Callable[[], Tensor]]
@@ -57,17 +55,10 @@ def bf16_hook(bucket: Bucket) -> Callable[[], Tensor]:
 
 
 def add_up_as(dtype: torch.dtype, bucket: Bucket) -> Callable[[], Tensor]:
-    """Start the all-reduce of a bucket's gradient as `dtype`; the returned function waits and gives it in its own
-    dtype.
-    """
+    """Start the all-reduce of a bucket's gradient in `dtype`; the function returned gives the sum in its own dtype."""
     message = bucket.gradient.to(dtype)  # (N,)
     work = dist.all_reduce(message, group=bucket.group, async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return message.to(bucket.gradient.dtype)
-
-    return finish
+    return wait_then(work, lambda: message.to(bucket.gradient.dtype))
 
 
 class top_k_hook:  # noqa: N801  used beside the functions above
@@ -82,7 +73,7 @@ class top_k_hook:  # noqa: N801  used beside the functions above
     def __init__(self, fraction: float = 0.01, warm_up: int = 0) -> None:
         if not (isinstance(fraction, (int, float)) and 0 < fraction <= 1):
             raise ValueError(f"fraction={fraction!r}: expected the part of the numbers to send, above 0 and at most 1")
-        if type(warm_up) is not int or warm_up < 0:
+        if not is_whole(warm_up, 0):
             raise ValueError(f"warm_up={warm_up!r}: expected the steps that send everything, 0 or more")
         self.fraction, self.warm_up = fraction, warm_up
         self.steps: Counter[Bucket] = Counter()  # made so far
@@ -97,14 +88,14 @@ class top_k_hook:  # noqa: N801  used beside the functions above
         values = wanted[indices]
         wanted[indices] = 0
         self.error[bucket] = wanted
-        # Gathered and not added up: each rank chose other places, and a sum needs numbers in the same ones.
+        # Gathered and not added up: each rank chose other positions, and a sum needs numbers in the same ones.
         finish_values = start_gather(values, bucket.group)  # n times (k,)
         finish_indices = start_gather(indices.to(torch.int32), bucket.group)
 
         def finish() -> Tensor:
             total = torch.zeros_like(bucket.gradient)
-            for of_rank, places in zip(finish_values(), finish_indices()):  # in one order on all ranks: the same bits
-                total.index_add_(0, places.long(), of_rank)
+            for of_rank, chosen in zip(finish_values(), finish_indices()):  # in one order on all ranks: the same bits
+                total.index_add_(0, chosen.long(), of_rank)
             if not total.isfinite().all():  # a step that a gradient scaler skips: kept, it would never go away
                 self.error.pop(bucket)
             return total
@@ -112,7 +103,7 @@ class top_k_hook:  # noqa: N801  used beside the functions above
         return finish
 
 
-class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
+class power_sgd_hook:  # noqa: N801  used beside the functions above
     """Send every matrix in rank `rank`, and the rest, vectors and matrices too small to gain, as it is.
 
     Tensors of more dimensions count as matrices (first dimension, all others). One power_sgd_hook() serves one model.
@@ -120,14 +111,14 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
     """
 
     def __init__(self, rank: int = 2, seed: int = 0) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        if not is_whole(rank, 1):
             raise ValueError(f"rank={rank!r}: expected the rank of the approximation, a whole number of at least 1")
         self.rank, self.seed = rank, seed
         self.Q: dict[Bucket, list[Tensor]] = {}  # (b, k) for each matrix in the bucket
         self.error: dict[Bucket, Tensor] = {}  # (N,): what was not sent so far
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
-        shapes = [self.shape_to_send(parameter) for parameter in bucket.parameters]
+        shapes = [shape_to_send(parameter.shape, self.rank) for parameter in bucket.parameters]
         # A copy in 32 bits: what is not sent stays in it, as small differences that 16 bits would round away.
         share = bucket.gradient.to(torch.promote_types(bucket.gradient.dtype, torch.float32), copy=True)  # (N,)
         if bucket in self.error:
@@ -156,12 +147,6 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
 
         return finish
 
-    def shape_to_send(self, parameter: nn.Parameter) -> tuple[int, ...]:
-        """(a, b) where rank k has fewer numbers, otherwise (number of elements,)."""
-        a = parameter.shape[0] if parameter.dim() > 1 else 1
-        b = parameter.numel() // a
-        return (a, b) if self.rank * (a + b) < a * b else (parameter.numel(),)
-
     def first_guess(self, matrices: list[Tensor], seed: int) -> list[Tensor]:
         """Random, and the same on all ranks: they add up their products with it."""
         generator = torch.Generator("cpu").manual_seed(hash((self.seed, seed)))
@@ -181,6 +166,56 @@ class power_sgd_hook:  # noqa: N801  used beside the functions in hooks.py
             self.Q.pop(bucket, None)
 
 
+def shape_to_send(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Of a parameter's gradient: (a, b) where two matrices of `rank` have fewer numbers, otherwise (a b,)."""
+    a = shape[0] if len(shape) > 1 else 1
+    b = math.prod(shape) // a
+    return (a, b) if rank * (a + b) < a * b else (a * b,)
+
+
+def thin_numbers(shape: Sequence[int], rank: int) -> int:
+    """How many numbers power_sgd_hook sends of it."""
+    sent = shape_to_send(shape, rank)
+    return rank * sum(sent) if len(sent) == 2 else sent[0]
+
+
 def split_by_dim(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """(the matrices, the others): only matrices can be sent as two thin ones."""
     return [tensor for tensor in tensors if tensor.dim() == 2], [tensor for tensor in tensors if tensor.dim() != 2]
+
+
+@dataclass(frozen=True)
+class PublishedHook:
+    """make(): the hook of one model; make(...) with other options. sent_bytes(shapes, n): what one of n ranks sends of
+    a bucket of float32 gradients of these shapes.
+    """
+
+    make: Callable[..., Hook]
+    sent_bytes: Callable[[Shapes, int], float]
+    source: str
+
+
+def all_reduce_bytes(shapes: Shapes, n: int, bytes_per_number: int = 4) -> float:
+    """What one of n ranks sends to add up tensors of these shapes."""
+    return 2 * (n - 1) / n * bytes_per_number * count_numbers(shapes)
+
+
+def count_numbers(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes))
+
+
+TENTH = 0.049  # of the numbers, 8 bytes each: on two ranks a tenth of float32's bytes
+SIXTEEN_BITS = partial(all_reduce_bytes, bytes_per_number=2)
+
+# Whoever adds a hook adds a row: its tests, benchmarks.compression and chapter 3 go through them.
+HOOKS = {
+    "float32": PublishedHook(lambda: all_reduce_hook, all_reduce_bytes, "Li et al. 2020, PyTorch Distributed"),
+    "fp16": PublishedHook(lambda: fp16_hook, SIXTEEN_BITS, "Micikevicius et al. 2018, Mixed Precision Training"),
+    "bf16": PublishedHook(lambda: bf16_hook, SIXTEEN_BITS, "Kalamkar et al. 2019, A Study of BFLOAT16"),
+    "top-k": PublishedHook(
+        partial(top_k_hook, TENTH), lambda shapes, n: (n - 1) * 8 * math.ceil(TENTH * count_numbers(shapes)),
+        "Lin et al. 2018, Deep Gradient Compression; Stich et al. 2018, Sparsified SGD with Memory"),
+    "PowerSGD": PublishedHook(
+        partial(power_sgd_hook, 4), lambda shapes, n: all_reduce_bytes([[thin_numbers(s, 4)] for s in shapes], n),
+        "Vogels, Karimireddy and Jaggi 2019, PowerSGD: Practical Low-Rank Gradient Compression"),
+}

@@ -1,6 +1,6 @@
 """Which rank reads which samples: the data sets cut as evenly as they can be, and no sample lost.
 
-    N samples      n ranks      rank r reads places r, r + n, r + 2n, ... of one order that all ranks agree on
+    N samples      n ranks      rank r reads positions r, r + n, ... of one order that all ranks agree on
 
 The order is a pure function of (seed, epoch), so that ranks agree without a message; it is the one of torch's own
 DistributedSampler. When n does not divide N, some ranks would have a batch more than others, and would wait in its
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sized
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
+
+from course_lib.groups.membership import is_whole
 
 
 class ShardedSampler(Sampler[int]):
@@ -46,7 +48,7 @@ class ShardedSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of `epoch`, on every rank."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        if not is_whole(epoch, 0):
             raise ValueError(f"epoch={epoch!r}: expected a whole number of at least 0")
         self.epoch = epoch
 
@@ -61,7 +63,7 @@ class ShardedSampler(Sampler[int]):
         order = self.order()
         if self.equal_lengths:
             total = len(self) * self.world_size
-            order = [order[place % self.num_samples] for place in range(total)]  # begin again where it ends
+            order = [order[position % self.num_samples] for position in range(total)]  # begin again where it ends
         # Strided, as torch's own: the first samples of the order go to different ranks, whatever N is.
         return iter(order[self.rank::self.world_size])
 

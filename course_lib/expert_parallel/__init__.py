@@ -1,19 +1,15 @@
 """Chapter 8: expert parallelism. A token is computed by k of E experts, which lie on different ranks.
 
-    routing.py     which experts see a token
-    permute.py     tokens in the order of their experts, and back; what is kept where an expert has a capacity
-    dispatch.py    rows to the ranks that hold their experts, and back
+    routing.py     which experts see a token, and what is kept where an expert has a capacity
+    dispatch.py    the trip of the rows: sorted by expert, to the ranks that hold them, and back; in one piece, in
+                   chunks that overlap, or over nodes, a row crossing the slow wire once
     experts.py     several experts on one rank, without padding
-    through.py     dispatch, experts and combine, in one piece or in chunks that overlap
-    two_level.py   the same over nodes: a row crosses the slow wire once
     layer.py       MoELayer: all of it
-    balance.py     the loss that keeps experts busy, and the bias that does so without one
-    gradients.py   averages: experts and all else, each over its own ranks
-    full_state.py  the state as if all experts were in one place
-    model.py       a GPT whose MLPs are experts
+    gradients.py   averages: experts and all else, each over its own ranks; norm and state as if all were in one place
+    model.py       a GPT whose MLPs are experts, the loss that keeps them busy, and the bias that does so without one
     placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib/costs/mixture.py, and what hides in hiding.py. `group=None`
+What is sent, dropped and computed is counted in course_lib/costs/mixture.py, and what hides in overlap.py. `group=None`
 is the world.
 """
 
@@ -34,14 +30,7 @@ from course_lib.costs.mixture import (
     two_level_bytes,
 )
 from course_lib.costs.overlap import smallest_ffn_size
-from course_lib.expert_parallel.dispatch import (
-    capacity_mask,
-    dispatch_splits,
-    exchange_rows,
-    permute,
-    tokens_per_expert,
-    unpermute,
-)
+from course_lib.expert_parallel.dispatch import dispatch_splits, exchange_rows, permute, unpermute
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.gradients import (
     average_expert_gradients,
@@ -65,7 +54,7 @@ from course_lib.expert_parallel.model import (
     update_bias,
 )
 from course_lib.expert_parallel.placement import place_experts, rank_loads
-from course_lib.expert_parallel.routing import Routing, TopKRouter, route
+from course_lib.expert_parallel.routing import Routing, TopKRouter, capacity_mask, route, tokens_per_expert
 from course_lib.groups.membership import SINGLE
 
 __all__ = [

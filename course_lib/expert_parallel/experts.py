@@ -85,7 +85,7 @@ class GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, w)
         ctx.counts, ctx.has_bias = counts, b is not None
         y = x.new_empty(len(x), w.shape[2])  # (M, F)
-        for e, (x_e, y_e) in busy(counts, x, y):
+        for e, (x_e, y_e) in rows_of_experts(counts, x, y):
             torch.mm(x_e, w[e], out=y_e) if b is None else torch.addmm(b[e], x_e, w[e], out=y_e)
         return y
 
@@ -99,7 +99,7 @@ class GroupedLinear(torch.autograd.Function):
         # Zeros and not empty: no product is made for an expert without rows, and its gradient is still asked for.
         dw = torch.zeros_like(w) if needs_w else None
         db = w.new_zeros(len(w), w.shape[2]) if needs_b else None
-        for e, (x_e, dy_e, *dx_e) in busy(ctx.counts, x, dy, *([dx] if needs_x else [])):
+        for e, (x_e, dy_e, *dx_e) in rows_of_experts(ctx.counts, x, dy, *([dx] if needs_x else [])):
             if needs_x:
                 torch.mm(dy_e, w[e].mT, out=dx_e[0])
             if needs_w:
@@ -109,7 +109,7 @@ class GroupedLinear(torch.autograd.Function):
         return dx, dw, db, None
 
 
-def busy(counts: list[int], *tensors: Tensor) -> Iterable[tuple[int, tuple[Tensor, ...]]]:
+def rows_of_experts(counts: list[int], *tensors: Tensor) -> Iterable[tuple[int, tuple[Tensor, ...]]]:
     """(e, its rows of each of `tensors`) for the experts that have rows."""
     split = (tensor.split(counts) for tensor in tensors) if counts else ()
     return ((e, rows) for e, rows in enumerate(zip(*split)) if counts[e])

@@ -1,4 +1,4 @@
-"""Averaging gradients where experts are dealt out: two kinds of parameters, two groups, and one divisor.
+"""What experts that are dealt out change for all others: averages of gradients, their norm, and the whole state.
 
     W ranks that hold different tokens     R ranks that share the experts, W/R times      the loss: mean over all W
 
@@ -10,8 +10,6 @@ gradients R times too large. AdamW hides it: a step does not change when its gra
 clipping, weight decay or SGD it does.
 
 Sources: Rajbhandari et al. 2022, "DeepSpeed-MoE"; Megatron-LM's expert data parallel group.
-
-The state of a model whose experts are dealt out as if all of them were here, in torch's own form.
 """
 
 from collections.abc import Iterable
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from course_lib.costs.mixture import experts_per_rank
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
 from course_lib.groups.gradients import average_gradients as average
-from course_lib.groups.gradients import clip, total_norm
+from course_lib.groups.gradients import clip_total_norm
 from course_lib.groups.membership import SINGLE, Group, Member, member_or_single, sendable
 
 
@@ -84,7 +82,6 @@ def replicated_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter not in experts]
 
 
-@torch.no_grad()
 def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Scale all gradients so that the norm of the whole model's is at most `max_norm`; returns what it was.
 
@@ -93,9 +90,8 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     """
     experts = [p.grad for p in expert_parameters(model) if p.grad is not None]
     others = [p.grad for p in replicated_parameters(model) if p.grad is not None]
-    norm = total_norm(experts, others, norm_type, moe_layers(model)[0].member, next(model.parameters()).device)
-    clip([*experts, *others], max_norm, norm)
-    return norm
+    return clip_total_norm(experts, others, max_norm, norm_type, moe_layers(model)[0].member,
+                           next(model.parameters()).device)
 
 
 def layers_by_name(model: nn.Module) -> dict[str, MoELayer]:

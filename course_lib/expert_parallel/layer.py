@@ -3,7 +3,7 @@
     N tokens of this rank     D hidden size     E experts     R ranks     k experts of a token
 
     router      (N, D) -> which experts, how much each counts       every rank, the same numbers
-    permute     k rows for each token, by expert                       through.py has all from here on
+    permute     k rows for each token, by expert                       dispatch.py has all from here on
     dispatch    all-to-all: rows to the ranks that hold their experts
     experts     each on the rows that came
     combine     all-to-all back
@@ -22,16 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.costs.mixture import expert_capacity, experts_per_rank, first_expert
-from course_lib.expert_parallel.dispatch import capacity_mask, tokens_per_expert
-from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.routing import Routing, TopKRouter
-from course_lib.expert_parallel.through import (
+from course_lib.expert_parallel.dispatch import (
+    Choices,
     Nodes,
     require_nodes,
     through_experts,
     through_experts_in_chunks,
     through_nodes,
 )
+from course_lib.expert_parallel.experts import Experts
+from course_lib.expert_parallel.routing import Routing, TopKRouter, capacity_mask, tokens_per_expert
 from course_lib.groups.gradients import broadcast
 from course_lib.groups.membership import Group, Member, describe, member_or_single
 
@@ -99,14 +99,14 @@ class MoELayer(nn.Module):
         tokens = x.reshape(-1, x.shape[-1])  # (N, D)
         # Kept with its graph: an auxiliary loss asks for it after the forward pass.
         self.routing = routing = self.router(tokens)
-        self.kept = kept = self.mask_of_choices(routing)
-        what = (tokens, routing.experts, routing.weights, kept, self.num_experts, self.experts)
+        self.kept = self.mask_of_choices(routing)
+        choices = Choices(routing.experts, routing.weights, self.kept, self.num_experts)
         if self.nodes is not None:
-            y = through_nodes(*what, *self.nodes)
+            y = through_nodes(tokens, choices, self.experts, *self.nodes)
         elif self.num_chunks > 1 and self.member.n > 1:
-            y = through_experts_in_chunks(*what, self.member, self.num_chunks)
+            y = through_experts_in_chunks(tokens, choices, self.experts, self.member, self.num_chunks)
         else:
-            y = through_experts(*what, self.member)
+            y = through_experts(tokens, choices, self.experts, self.member)
         if self.shared is not None:
             # Shared experts are whole on every rank: nothing is sent for them.
             y = y + self.shared(tokens, [len(tokens)])

@@ -1,17 +1,14 @@
-"""A GPT whose MLPs are experts. As many FLOPs for a token, E/k times as many parameters.
+"""A GPT whose MLPs are experts, and what keeps them equally busy: a loss that says so, or a bias that makes up for it.
 
-    E experts     k experts of a token     D hidden size     F = 4 D / k  width of an expert
+    N tokens     E experts     k experts of a token     D hidden size     F = 4 D / k  width of an expert
+    f_i  share of the choices that went to expert i     P_i  mean score of expert i
 
-Keeping experts equally busy: a loss that says so, or a bias that makes up for it.
-
-    N tokens     E experts     k experts of a token     f_i  share of the choices that went to expert i
-    P_i  mean score of expert i
-
-Left alone a router collapses: an expert that is chosen more learns more, and is chosen more. The load-balancing loss
-E sum f_i P_i pulls scores away from busy experts; its gradient comes through P alone, for counts have none. Its price
-is that it pulls against the model's own loss. A bias on the choice, raised for idle experts and lowered for busy ones,
-has no gradient at all, and so no such price; its own is that tokens go where they are not liked best. It evens out
-sigmoids better than a softmax, and from step to step more steadily: `python -m benchmarks.balancing` measures both.
+As many FLOPs for a token as the GPT has, and E/k times as many parameters. Left alone a router collapses: an expert
+that is chosen more learns more, and is chosen more. The load-balancing loss E sum f_i P_i pulls scores away from busy
+experts; its gradient comes through P alone, for counts have none. Its price is that it pulls against the model's own
+loss. A bias on the choice, raised for idle experts and lowered for busy ones, has no gradient at all, and so no such
+price; its own is that tokens go where they are not liked best. It evens out sigmoids better than a softmax, and from
+step to step more steadily: `python -m benchmarks.balancing` measures both.
 
 Sources: Fedus et al. 2021, "Switch Transformers", equations 4 to 6; Zoph et al. 2022, "ST-MoE" (z-loss); Wang et al.
 2024, "Auxiliary-Loss-Free Load Balancing Strategy"; Qiu et al. 2025, "Demons in the Detail" (f over the whole batch).
@@ -25,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.expert_parallel.dispatch import tokens_per_expert
 from course_lib.expert_parallel.layer import MoELayer, common_seed, moe_layers
+from course_lib.expert_parallel.routing import tokens_per_expert
 from course_lib.groups.gradients import broadcast, remember_replacement
 from course_lib.groups.membership import Group, Member, member_or_single, sendable
 from course_lib.reference import GPT
@@ -145,7 +142,7 @@ class MoEGPT(GPT):
 def moe_gpt(model: GPT, num_experts: int, k: int = 2, *, blocks: Iterable[int] | None = None,
             ffn_hidden_size: int | None = None, balance: float = 0.01, z: float = 0.0, group: Group = None,
             tokens_group: Group = None, **layer: Any) -> MoEGPT:
-    """Put an MoELayer in the place of each MLP of `model`, in place, and return it. On all ranks of tokens_group.
+    """Put an MoELayer instead of each MLP into `model`, and return it. On all ranks of tokens_group.
 
     blocks: which; all by default. ffn_hidden_size: F, by default 4 D / k, which computes as much as the MLP did.
     balance, z: coefficients of the two auxiliary losses. group: the ranks that share the experts; tokens_group: those

@@ -5,7 +5,7 @@
 The busiest rank decides how long the layer takes, so its load has to be small. First a good placement:
 
     replicas   one each, and every further one for the expert whose replicas are busiest
-    ranks      the busiest replica first, to the rank that has least so far and a place left (LPT)
+    ranks      the busiest replica first, to the rank that has least so far and room left (LPT)
     swaps      of two replicas, one of them on the busiest rank, as long as that helps
 
 Then, where there are few experts, a search through all others with branches cut off that cannot be better. It is exact

@@ -1,4 +1,4 @@
-"""The router: which k of E experts see a token, and how much each of them counts.
+"""The router: which k of E experts see a token, how much each of them counts, and what is kept under a capacity.
 
     N tokens     D hidden size     E experts     k experts of a token
 
@@ -49,7 +49,7 @@ def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = Tr
     # Which experts are the highest is no function with a gradient.
     choice = scores.detach() if bias is None else scores.detach() + bias
     if num_groups is not None:
-        choice = within_best_groups(choice, k, num_groups, top_groups)
+        choice = keep_best_groups(choice, k, num_groups, top_groups)
     experts = choice.topk(k, dim=-1).indices  # (N, k)
     weights = scores.gather(-1, experts)
     if normalize and k > 1:
@@ -57,7 +57,7 @@ def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = Tr
     return Routing(experts, weights, scores, logits)
 
 
-def within_best_groups(choice: Tensor, k: int, num_groups: int, top_groups: int) -> Tensor:
+def keep_best_groups(choice: Tensor, k: int, num_groups: int, top_groups: int) -> Tensor:
     """`choice` (N, E) with minus infinity outside of each token's `top_groups` best groups.
 
     A group is as good as its k / top_groups best experts together: those that it would give, were all groups alike.
@@ -130,3 +130,47 @@ def require_routing(logits: Tensor, k: int, scoring: str, num_groups: int | None
         if k > top_groups * (E // num_groups):
             raise ValueError(f"k={k} experts from {top_groups} groups of {E // num_groups}: expected no more than "
                              "there are in them")
+
+
+def tokens_per_expert(experts: Tensor, num_experts: int, kept: Tensor | None = None) -> Tensor:
+    """(E,) int64: how often each expert was chosen in `experts` (N, k), where `kept`.
+
+    >>> tokens_per_expert(torch.tensor([[2, 0], [2, 1]]), num_experts=4).tolist()
+    [1, 1, 2, 0]
+    """
+    chosen = experts.flatten() if kept is None else experts[kept]
+    return torch.bincount(chosen, minlength=num_experts)
+
+
+def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Tensor | None = None) -> Tensor:
+    """(N, k) bool: which choices are kept where an expert takes `capacity` of them at most.
+
+    experts (N, k). First come, first kept: slot 0 of all tokens comes before slot 1. By weight where weights (N, k) are
+    given, the largest first: then it does not matter where in the batch a token stands.
+
+    >>> capacity_mask(torch.tensor([[0], [0], [1]]), num_experts=2, capacity=1).flatten().tolist()
+    [True, False, True]
+    """
+    require_choice(experts, len(experts))
+    if capacity < 0:
+        raise ValueError(f"capacity={capacity}: expected 0 or more rows")
+    N, k = experts.shape
+    flat = experts.T.flatten()  # (k N,): slot after slot
+    if weights is None:
+        queue = torch.arange(N * k, device=experts.device)
+    else:
+        queue = weights.detach().T.flatten().argsort(descending=True, stable=True)
+    # Stable once more: within an expert the order of the queue stays.
+    by_expert = queue[flat[queue].argsort(stable=True)]  # each expert's queue, one after the other
+    lengths = torch.bincount(flat, minlength=num_experts)
+    starts = lengths.cumsum(0) - lengths
+    position = torch.arange(N * k, device=experts.device) - starts[flat[by_expert]]  # in its expert's queue
+    kept = torch.empty(N * k, dtype=torch.bool, device=experts.device)
+    kept[by_expert] = position < capacity
+    return kept.view(k, N).T.contiguous()
+
+
+def require_choice(experts: Tensor, num_tokens: int) -> None:
+    """ValueError unless `experts` is int64 (num_tokens, k)."""
+    if experts.dim() != 2 or experts.shape[0] != num_tokens or experts.dtype != torch.int64:
+        raise ValueError(f"experts {describe(experts)} of {num_tokens} tokens: expected int64[{num_tokens}, k]")

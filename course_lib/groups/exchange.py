@@ -1,4 +1,4 @@
-"""Collectives begun now and finished later, so that something is computed in between.
+"""Collectives begun now and finished later, so that something is computed in between; and what all ranks agree on.
 
     n ranks, r this one      flat (n S,): one block of S numbers for each rank      M its bytes
 
@@ -9,9 +9,7 @@
 Each returns a function that waits for the end. The first two are the halves of an all-reduce. They send as many bytes
 as chapter 2's rings, but not in a ring, where a rank can send a block only after it has received one and added to it:
 while backward computes, nobody is there to add. Here every rank sends block j straight to rank j. All messages can be
-under way at once, and the sum is made at the end.
-
-On GPUs NCCL does both in the background, and is taken there.
+under way at once, and the sum is made at the end. On GPUs NCCL does both in the background, and is taken there.
 
 What only one rank can see is wrong, every rank says: a rank that stopped alone would leave the others waiting.
 
@@ -23,25 +21,35 @@ What only one rank can see is wrong, every rank says: a rank that stopped alone 
 import hashlib
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from course_lib.groups.membership import Group, Member, member
+from course_lib.groups.membership import Group, Member, describe, member
 from course_lib.runtime import device
+
+T = TypeVar("T")
 
 # torch 2.13 has new names for the same two functions
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+def wait_then(work: dist.Work, give: Callable[[], T]) -> Callable[[], T]:
+    """A function that waits for `work`, and returns what `give` returns then."""
+    def finish() -> T:
+        work.wait()
+        return give()
+
+    return finish
+
+
 def others(me: Member) -> list[int]:
     """All places but this one, beginning at the right neighbour: not all of them begin with place 0."""
     return [(me.r + step) % me.n for step in range(1, me.n)]
 
-
-# Reduce-scatter
 
 def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None
                          ) -> Callable[[Tensor], None]:
@@ -56,7 +64,9 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     if me.n == 1 or not flat.numel():
         return lambda out: out.copy_(flat.chunk(me.n)[me.r])  # the average of one rank is its own block
     if me.wire(flat.device).type != "cpu":
-        return start_reduce_scatter_of_nccl(flat, me)
+        average = flat.new_empty(flat.numel() // me.n)  # NCCL averages on the GPU, in the dtype of `flat`
+        work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
+        return lambda out: wait_then(work, lambda: out.copy_(average))()
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
     places = others(me)
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in places]
@@ -86,8 +96,6 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
 
     return finish
 
-
-# All-gather
 
 def start_all_gather(flat: Tensor, group: Group, tag: int) -> Callable[[], None]:
     """Begin to fill `flat` (n S,), in which block r is there already. The function returned waits until it is full.
@@ -126,27 +134,7 @@ def start_gather(mine: Tensor, group: Group = None) -> Callable[[], list[Tensor]
     if me.n == 1:
         return lambda: [mine]
     everyones = [torch.empty_like(mine) for _ in range(me.n)]
-    work = dist.all_gather(everyones, mine, group=me.group, async_op=True)
-
-    def finish() -> list[Tensor]:
-        work.wait()
-        return everyones
-
-    return finish
-
-
-# NCCL
-
-def start_reduce_scatter_of_nccl(flat: Tensor, me: Member) -> Callable[[Tensor], None]:
-    """NCCL averages on the GPU, in the dtype of `flat`."""
-    average = flat.new_empty(flat.numel() // me.n)
-    work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
-
-    def finish(out: Tensor) -> None:
-        work.wait()
-        out.copy_(average)
-
-    return finish
+    return wait_then(dist.all_gather(everyones, mine, group=me.group, async_op=True), lambda: everyones)
 
 
 def agree(problem: str | None, facts: object, group: Group = None) -> list:
@@ -186,6 +174,13 @@ def require_same(lines: Sequence[str], group: Group, what: str, expected: str) -
     # Only now do the lines themselves travel: in the usual case eight bytes were enough.
     if any(each != everyones[0] for each in everyones):
         require_equal(agree(None, list(lines), group), what, expected)
+
+
+def require_same_module(module: nn.Module, group: Group) -> None:
+    """ValueError, on all ranks, unless all have the same parameters and buffers: names, shapes, and what is trained."""
+    lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
+             for name, tensor in (*module.named_parameters(), *module.named_buffers())]
+    require_same(lines, group, "modules", "the same parameters and buffers")
 
 
 def require_equal(everyones: Sequence[Sequence[str]], what: str, expected: str) -> None:

@@ -1,27 +1,21 @@
-"""Gradients on their way into one message, and one that is not there.
+"""Many tensors in one message, and gradients on their way into one.
 
-    N  numbers in the message
+    N  numbers in a message
+
+A message costs alpha + beta M, and one for each tensor pays alpha again and again: `pack` and `unpack` put many into
+one and take them out again, `cut_tensors` says which go together.
 
 A parameter that no rank used has no gradient, and AdamW must leave it alone; one with a gradient of zeros decays. In a
 sum over the ranks the two look alike. So a rank without a gradient sends minus zeros: whatever is added to them wins,
 and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
 
-Many tensors in one message: a message costs alpha + beta M, and one for each tensor pays alpha again and again.
-
-    N  numbers in a message
-
-`pack` and `unpack` are inverse to each other: unpack(*pack(tensors)) are the tensors.
-
-The norm of a gradient that no rank has as a whole: (sum of all |g|^p)^(1/p), its sum taken over the ranks.
-
-Parameters that were cut, and replaced by their parts: whoever made an optimiser before steps on what no module uses.
-
-Their .grad is None for ever, so that such an optimiser changes nothing, and says nothing.
+The norm of a gradient that no rank has as a whole is (sum of all |g|^p)^(1/p), its sum taken over the ranks.
 """
 
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -67,8 +61,8 @@ def cut_tensors(tensors: Iterable[Tensor], cap_bytes: float) -> list[list[Tensor
         kinds.setdefault((tensor.dtype, tensor.device), []).append(index)
     # Kinds are cut apart from each other, then all messages are ordered by their last tensor: that is when each is
     # full.
-    messages = [[indices[place] for place in places] for indices in kinds.values()
-                for places in cut_buckets([tensors[index].nbytes for index in indices], cap_bytes)]
+    messages = [[indices[position] for position in some] for indices in kinds.values()
+                for some in cut_buckets([tensors[index].nbytes for index in indices], cap_bytes)]
     return [[tensors[index] for index in indices] for indices in sorted(messages, key=max)]
 
 
@@ -261,6 +255,15 @@ def total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], norm_type
     return (total if p == math.inf else total.pow(1 / p)).to(dtype)
 
 
+@torch.no_grad()
+def clip_total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], max_norm: float, norm_type: float,
+                    me: Member, device: torch.device) -> Tensor:
+    """Scale all gradients so that total_norm of them is at most `max_norm`; returns what it was. Collective."""
+    norm = total_norm(shards, replicated, norm_type, me, device)
+    clip([*shards, *replicated], max_norm, norm)
+    return norm
+
+
 def clip(gradients: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
     """As torch.nn.utils.clip_grads_with_norm_: times max_norm / norm, and never more than 1."""
     if not max_norm >= 0:
@@ -274,9 +277,21 @@ REPLACED_BY = "_replaced_by"
 
 
 def remember_replacement(parameters: Iterable[nn.Parameter], by: str) -> None:
-    """From now on an optimiser of one of `parameters` raises ValueError when it steps. `by`: who has cut them."""
+    """From now on an optimiser of one of `parameters` raises ValueError when it steps. `by`: who has cut them.
+
+    They are replaced by their parts: whoever made an optimiser before steps on what no module uses. Their .grad is
+    None for ever, so that such an optimiser would change nothing, and say nothing.
+    """
     for parameter in parameters:
         setattr(parameter, REPLACED_BY, by)
+    watch_optimizers()
+
+
+@cache
+def watch_optimizers() -> None:
+    """Look at each step of all optimisers there are and will be: who cuts a parameter does not know who steps on it."""
+    # Only from the first cut on: every optimiser of the process pays for it, also one that has nothing to do with us.
+    register_optimizer_step_pre_hook(require_parts)
 
 
 def require_parts(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -284,7 +299,3 @@ def require_parts(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if by is not None:
             raise ValueError(f"this {type(optimizer).__name__} was made before {by} cut the parameters it steps on: "
                              "expected an optimiser made afterwards, of the parameters() that the module has then")
-
-
-# For all optimisers there are and will be: who cuts a parameter does not know who steps on it.
-register_optimizer_step_pre_hook(require_parts)

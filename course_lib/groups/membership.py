@@ -1,19 +1,19 @@
-"""Who am I in a group: a rank's place in it, and messages to and from the other places.
+"""Who am I in a group, messages to its other ranks, and what every chapter asks of its arguments.
 
     n  ranks in the group      r  this rank's place among them, 0 <= r < n
 
-Places, not global ranks: an algorithm is the same in the world and in a sub-group.
-
-A tensor as a backend can send it, as an error names it, and as autocast would have it.
+Places, not global ranks: an algorithm is the same in the world and in a sub-group. A backend sends what is contiguous
+and lies where its wire begins: `sendable` makes it so.
 """
 
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.runtime import backends
 from course_lib.runtime.torch_private import name_new_groups
@@ -167,6 +167,17 @@ def sendable(tensor: Tensor, me: Member) -> Tensor:
 def describe(tensor: Tensor, device: torch.device | str | None = None) -> str:
     """`float32[2, 3] on cpu`, for error messages; `device` where another one than the tensor's own is to be named."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)} on {device or tensor.device}"
+
+
+def require_kind(value: Any, kind: type = nn.Module, name: str = "module") -> None:
+    """ValueError unless `value`, the argument called `name`, is an nn.Module, or another `kind` of torch.nn."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={value!r} is a {type(value).__name__}: expected an nn.{kind.__name__}")
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether `value` is an int, and no bool, of `least` or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:

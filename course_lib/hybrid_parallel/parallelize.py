@@ -207,8 +207,8 @@ def deal_out_experts(model: GPT, ep: Member, etp: Member) -> None:
 def deal_out_tokens(model: GPT, tp: Member) -> None:
     """Each MoELayer of `model`, which gets (B, T, D) that all ranks of tp have, computes on T/t tokens of its own."""
     for layer in (block.mlp for block in model.blocks if isinstance(block.mlp, MoELayer)):
-        surgery.before(layer, partial(scatter_to_group, dim=-2, group=tp))
-        surgery.behind(layer, partial(gather_from_group, dim=-2, group=tp))
+        surgery.change_input(layer, partial(scatter_to_group, dim=-2, group=tp))
+        surgery.change_output(layer, partial(gather_from_group, dim=-2, group=tp))
         draw_alone(layer, tp)  # other tokens, other masks
         for module in filter(None, (layer.router, layer.shared)):
             # Each rank of tp now sees other tokens, so its gradients of what all hold whole are summands.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from course_lib.collectives.differentiable import Pair
 from course_lib.expert_parallel import layer, routing
+from course_lib.expert_parallel.dispatch import Choices
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.layer import moe_layers
 from course_lib.expert_parallel.routing import Routing
@@ -43,9 +44,9 @@ def through(book: Book) -> Iterator[Place]:
     """The places of 8.2, on one rank, and 8.3, on several: tokens through experts and back."""
     course = layer.through_experts
 
-    def through_experts(tokens: Tensor, experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int,
-                        compute: Experts, me: Member) -> Tensor:
-        by_course = partial(course, tokens, experts, weights, kept, num_experts, compute, me)
+    def through_experts(tokens: Tensor, choices: Choices, compute: Experts, me: Member) -> Tensor:
+        by_course = partial(course, tokens, choices, compute, me)
+        experts, weights, kept, num_experts = choices
         if me.n == 1 and book.has("8.2") and kept is None:
             return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
                                 by_course)

@@ -38,8 +38,11 @@ class Rerouted:
 def ring(book: Book) -> Iterator[Place]:
     """The place of 2.3: all-reduces of gradients by the reader's ring."""
 
-    def all_reduce(tensor: Tensor, group: Group = None) -> None:
-        book.add_up(tensor, member(group))
+    def all_reduce(tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM, group: Group = None) -> None:
+        if tensor.dim() == 0:  # a norm: one number, which no ring can cut
+            dist.all_reduce(tensor, op, group=group)
+        else:
+            book.add_up(tensor, member(group))
 
     yield Place(groups_gradients, "dist", Rerouted(all_reduce))
 

@@ -70,11 +70,11 @@ def all_gather(book: Book) -> Iterator[Place]:
 
 # 6.3: ZeRO 2, gradients scattered while backward runs
 
-class Scattered:
+class Scattered(zero_optimizer.Stage):
     """In the place of ZeRO's Stage2: the reader's hooks average, and what they leave is added up over micro-batches."""
 
     def __init__(self, book: Book, buckets: Sequence[FlatBucket], me: Member) -> None:
-        self.buckets, self.closed = buckets, False
+        super().__init__(buckets, me)
         model = nn.Module()
         for bucket in buckets:
             model.register_parameter(str(bucket.index), *bucket.parameters)
@@ -93,12 +93,6 @@ class Scattered:
 
     def reduce(self) -> None:
         """Nothing: backward has averaged already."""
-
-    def forget(self) -> None:
-        """Drop what the buckets hold of the step before."""
-        for bucket in self.buckets:
-            bucket.forget_gradients()
-        self.closed = False
 
 
 def scatter_in_backward(book: Book) -> Iterator[Place]:

@@ -1,10 +1,7 @@
-"""Drawn: the base of every value that draws itself in a notebook.
+"""Drawn: the base of every value that draws itself in a notebook, as a picture with its words.
 
-Whether output must come out the same each time: while notebooks are made, and where a test compares it.
-
-A picture with its words. JupyterLab gives a PNG no text alternative, so readers get it as HTML, which has one.
-
-A notebook that is committed keeps the PNG beside its sentence: GitHub shows that, and nbval compares it.
+JupyterLab gives a PNG no text alternative, so readers get it as HTML, which has one. A notebook that is committed keeps
+the PNG beside its sentence: GitHub shows that, and nbval compares it, so the sentence must come out the same each time.
 """
 
 from __future__ import annotations
@@ -16,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from course_lib.pictures.scene import Scene
 
 
 def stable_output() -> bool:
@@ -60,9 +59,17 @@ class Drawn:
         """The value as a table, or None."""
         return None
 
-    def figure(self) -> Figure | None:
-        """The value as a figure of matplotlib, or None."""
+    def scene(self) -> Scene | None:
+        """The value as a scene, or None."""
         return None
+
+    def figure(self) -> Figure | None:
+        """The value as a figure of matplotlib, by default its scene's; or None."""
+        if (scene := self.scene()) is None:
+            return None
+        from course_lib.pictures.painter import paint  # matplotlib is slow to import
+
+        return paint(scene)
 
     def png(self) -> bytes | None:
         """The value as a picture, by default its figure; or None."""

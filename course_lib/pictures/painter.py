@@ -1,6 +1,6 @@
 """Paint a scene with matplotlib: what shows where no browser runs. painter.js paints the same in one.
 
-One kind of figure for every picture, without pyplot, whose state belongs to the reader.
+And one kind of figure for every picture, without pyplot, whose state belongs to the reader.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""One palette for every picture: the colours of ranks and of kinds of work, and the ink on them.
+"""The colours of ranks and of kinds of work, the ink on them, and what the roles of a scene's marks look like.
 
-What the roles of a scene's marks look like: one table for both painters, and for paper of both themes.
-
-A colour is "#RRGGBB", the same everywhere, or the name of one that depends on the paper: the matplotlib painter takes
-its value on white, the browser a variable of the style sheet that `style_sheet` writes from the same table.
+Roles are one table for both painters, and for paper of both themes. A colour is "#RRGGBB", the same everywhere, or the
+name of one that depends on the paper: the matplotlib painter takes its value on white, the browser a variable of the
+style sheet that `style_sheet` writes from the same table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How cells of who holds what are drawn, in words and numbers: what matplotlib and the browser both go by."""
+"""How cells of who holds what are drawn, in words: what pictures and widgets both go by."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class CellStyle:
 def key_to_cells(style: CellStyle) -> str:
     """What colours and numbers mean, in one line."""
     if style.adds:
-        return "place = chunk, colour and height = the rank whose share is in the sum"
+        return "slot = chunk, colour and height = the rank whose share is in the sum"
     return "colour = the rank it comes from, number = which of that rank's chunks"

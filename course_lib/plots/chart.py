@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -21,6 +22,7 @@ from course_lib.pictures.painter import new_figure, quiet
 from course_lib.pictures.palette import INK, RANK_COLOURS, ROLES
 
 Series = tuple[Sequence[float], Sequence[float]]
+UNITS = {" (s)": "s", " (bytes)": "B"}  # written with prefixes
 HEIGHT_IN = 3.9
 # Which end of a label is at its point, and how far from it, in points.
 LABEL_PLACES = (("left", 5, -3), ("left", 5, 4), ("left", 5, -9),
@@ -102,17 +104,9 @@ class Chart(Drawn):
             axes.set_ylim(low, high * (high / low) ** 0.08 if "y" in self.log else high + 0.08 * (high - low))
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.1 if self.labels else 1.0, 0.5))
         if named:
-            figure.draw_without_rendering()  # only now every point has its place
+            figure.draw_without_rendering()  # only now every point stands where it will
             keep_apart(named, axes)
         return figure
-
-    def _counts(self) -> bool:
-        """x counts something, such as ranks or steps: there are no halves."""
-        return all(isinstance(x, int) for xs, _ in {**self.points, **self.lines}.values() for x in xs)
-
-    def _far_from_0(self) -> bool:
-        all_x = [x for xs, _ in {**self.points, **self.lines}.values() for x in xs]
-        return min(all_x) > 0.9 * max(all_x)
 
     def _colours(self) -> dict[str, str]:
         families = dict.fromkeys(map(family, [*self.points, *self.lines]))
@@ -123,10 +117,11 @@ class Chart(Drawn):
     def _scales(self, axes: Axes) -> None:
         quiet(axes)
         axes.grid(color="#E6E6E6", lw=0.6)
+        all_x = [x for xs, _ in {**self.points, **self.lines}.values() for x in xs]
         for direction, label, axis in (("x", self.x, axes.xaxis), ("y", self.y, axes.yaxis)):
             if direction in self.log:
                 lowest, highest = axis.get_data_interval()
-                decimal = label.endswith(("(s)", "(bytes)")) or lowest < 1e-3  # nobody reads 0.000244141
+                decimal = label.endswith(tuple(UNITS)) or lowest < 1e-3  # nobody reads 0.000244141
                 getattr(axes, f"set_{direction}scale")("log", base=10 if decimal else 2)
                 if decimal and highest < 100 * lowest:  # a power of ten or two would be all that has a number
                     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -135,17 +130,25 @@ class Chart(Drawn):
             elif direction == "y":
                 if axis.get_data_interval()[0] >= 0:
                     axes.set_ylim(bottom=0)
-            elif not self._far_from_0():
+            elif min(all_x) <= 0.9 * max(all_x):
                 axes.set_xlim(left=0)
-            if direction == "x" and "x" not in self.log and self._counts():
+            # Of what is counted, ranks or steps, there are no halves.
+            if direction == "x" and "x" not in self.log and all(isinstance(x, int) for x in all_x):
                 axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-            if label.endswith("(bytes)"):
-                axis.set_major_formatter(EngFormatter("B"))
-                label = label.removesuffix(" (bytes)")
-            elif label.endswith("(s)"):
-                axis.set_major_formatter(EngFormatter("s"))
-                label = label.removesuffix(" (s)")
-            axis.set_label_text(label, fontsize=9, color=INK)
+            set_unit(axis, label)
+            axis.set_label_text(without_unit(label), fontsize=9, color=INK)
+
+
+def set_unit(axis: Axis, name: str) -> None:
+    """Numbers on the axis get the prefixes of the unit that the name ends in."""
+    for ending, unit in UNITS.items():
+        if name.endswith(ending):
+            axis.set_major_formatter(EngFormatter(unit))
+
+
+def without_unit(name: str) -> str:
+    """The name without the unit that the axis has."""
+    return next((name.removesuffix(ending) for ending in UNITS if name.endswith(ending)), name)
 
 
 def family(name: str) -> str:

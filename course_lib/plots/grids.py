@@ -1,10 +1,10 @@
-"""HeatMap: a table of shares whose cells are the darker the larger their number.
+"""Pictures of cells: shares, ranks, characters.
 
-RankGrid: the same ranks once for each axis of a layout; ranks of one colour are a group, and talk to one another.
+    HeatMap      a table of shares whose cells are the darker the larger their number
+    RankGrid     the same ranks once for each axis of a layout; ranks of one colour are a group, and talk to one another
+    RoutedText   a text, each character in the colour of the expert that its token went to, and what each expert likes
 
     RankGrid({"tp": layout.groups("tp"), "dp": layout.groups("dp"), "ep": layout.groups("ep")}, columns=4)
-
-RoutedText: a text, each character in the colour of the expert that its token went to, and what each expert likes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 
-from course_lib.pictures import painter
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.painter import new_figure
 from course_lib.pictures.palette import INK, ORANGE, PAPER, RANK_COLOURS, RED, ink_on
 from course_lib.pictures.scene import WIDTH, Scene, Sheet
+from course_lib.plots.cells import words_on
 
 ROW_IN, AROUND_IN = 0.27, 1.25
 SHADES = LinearSegmentedColormap.from_list("shares", (PAPER, ORANGE, RED))
@@ -114,17 +114,8 @@ class RankGrid(Drawn):
         """What each axis comes to, in words."""
         return [f"{axis.split(':')[0]} {group_sizes(groups)}" for axis, groups in self.groups.items()]
 
-    def key_to_colours(self) -> str:
-        told_apart = len(TINTS[1]) * len(RANK_COLOURS)
-        again = max(map(len, self.groups.values())) > told_apart
-        return "one colour is one group, whose ranks talk to one another" + (
-            f"; after {told_apart} groups colours come again" if again else "")
-
     def finding(self) -> str:
         return f"RankGrid: {self.num_ranks} ranks: {', '.join(self.sizes())}"
-
-    def figure(self) -> Figure:
-        return painter.paint(self.scene())
 
     def scene(self) -> Scene:
         sheet, wide = Sheet(), (WIDTH - GAP) / len(self.groups)
@@ -133,21 +124,23 @@ class RankGrid(Drawn):
             left = GAP / 2 + number * wide
             sheet.text(f"{axis} is", "label", left, 12, axis)
             tints = TINTS[len(groups) > len(TINTS[0]) * len(RANK_COLOURS)]
-            for place, group in enumerate(groups):
-                turn, colour = divmod(place, len(RANK_COLOURS))
-                tint = tints[turn % len(tints)]
-                dark = ink_on(RANK_COLOURS[colour]) == "white" and not tint
+            for number_of_group, group in enumerate(groups):
+                turn, colour = divmod(number_of_group, len(RANK_COLOURS))
+                tint, role = tints[turn % len(tints)], f"rank {colour}"
                 for rank in group:
                     row, column = divmod(rank, self.columns)
                     at = left + column * side, TOP + row * side
-                    sheet.rect(f"{axis} {rank}", f"rank {colour}", *at, side, side, tint=tint,
+                    sheet.rect(f"{axis} {rank}", role, *at, side, side, tint=tint,
                                hint=f"rank {rank}: group {list(group)}")
-                    sheet.inside(f"{axis} {rank} is", "on dark" if dark else "on light", *at, side, side, f"{rank}")
+                    ink = "on light" if tint else words_on(role)
+                    sheet.inside(f"{axis} {rank} is", ink, *at, side, side, f"{rank}")
             bottom = TOP + self.num_ranks // self.columns * side
             sheet.text(f"{axis} has", "quiet", left, bottom + 14, group_sizes(groups))
-        headline = f"{self.num_ranks} ranks: {', '.join(self.sizes())}"
-        return Scene(key="ranks", asked=self.key_to_colours(), headline=headline, detail="", sentence=self.finding(),
-                     alternative=headline, height=bottom + 28, marks=tuple(sheet.marks))
+        most, headline = len(TINTS[1]) * len(RANK_COLOURS), f"{self.num_ranks} ranks: {', '.join(self.sizes())}"
+        again = f"; after {most} groups colours come again" * (max(map(len, self.groups.values())) > most)
+        return Scene(key="ranks", asked=f"one colour is one group, whose ranks talk to one another{again}",
+                     headline=headline, detail="", sentence=self.finding(), alternative=headline, height=bottom + 28,
+                     marks=tuple(sheet.marks))
 
 
 def group_sizes(groups: Groups) -> str:
@@ -188,9 +181,6 @@ class RoutedText(Drawn):
         return f"RoutedText: {claim(self.headline, self.holds)} ({len(self.tokens):,} characters, " \
                f"{self.num_experts} experts)"
 
-    def figure(self) -> Figure:
-        return painter.paint(self.scene())
-
     def favourites(self, expert: int) -> list[str]:
         """The characters that tell most of this expert: often there, and more often than elsewhere."""
         everywhere = Counter(self.tokens)
@@ -208,16 +198,16 @@ class RoutedText(Drawn):
 
     def scene(self) -> Scene:
         sheet = Sheet()
-        for place in range(min(len(self.tokens), COLUMNS * ROWS)):
-            row, column = divmod(place, COLUMNS)
-            at, expert = (LEFT + column * WIDE, 4 + row * TALL), self.experts[place]
-            sheet.rect(f"token {place}", f"rank {expert}", *at, WIDE, TALL, hint=f"expert {expert}")
-            sheet.text(f"token {place} is", ink(expert), at[0] + WIDE / 2, at[1] + TALL / 2,
-                       character(self.tokens[place]), "middle")
+        for number in range(min(len(self.tokens), COLUMNS * ROWS)):
+            row, column = divmod(number, COLUMNS)
+            at, expert = (LEFT + column * WIDE, 4 + row * TALL), self.experts[number]
+            sheet.rect(f"token {number}", f"rank {expert}", *at, WIDE, TALL, hint=f"expert {expert}")
+            sheet.text(f"token {number} is", words_on(f"rank {expert}"), at[0] + WIDE / 2, at[1] + TALL / 2,
+                       character(self.tokens[number]), "middle")
         for expert in range(self.num_experts):
             y = 10 + expert * 25
             sheet.rect(f"expert {expert}", f"rank {expert}", LIST, y, 17, 17)
-            sheet.inside(f"expert {expert} is", ink(expert), LIST, y, 17, 17, f"{expert}")
+            sheet.inside(f"expert {expert} is", words_on(f"rank {expert}"), LIST, y, 17, 17, f"{expert}")
             sheet.text(f"expert {expert} has", "small", LIST + 25, y + 8.5, f"{self.share(expert):.0%}")
             sheet.text(f"expert {expert} likes", "label", LIST + 66, y + 8.5, "  ".join(self.favourites(expert)))
         return Scene(key="text", asked="each character in the colour of its expert; to the right what each expert gets "
@@ -230,7 +220,3 @@ def character(token: int) -> str:
     """As it can be drawn."""
     shown = VISIBLE.get(chr(token), chr(token))
     return shown if shown.isprintable() and token < 127 or shown in VISIBLE.values() else "?"
-
-
-def ink(expert: int) -> str:
-    return "on dark" if ink_on(RANK_COLOURS[expert]) == "white" else "on light"

@@ -8,22 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import mean
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
-
 from course_lib.pictures.drawn import Drawn
-from course_lib.pictures.palette import BLUE, INK, ink_on, mix
-from course_lib.plots.cells import BORDER, QUIET, canvas
+from course_lib.pictures.palette import BLUE, ink_on, mix
+from course_lib.pictures.scene import Scene, Sheet
 
-WIDTH, TOP, HEIGHT = 9.0, 0.45, 2.5  # inches; the drawings lie between TOP and HEIGHT
-CHIP = 0.22
-WIRE = "#9A9A9A"
-
-
-def around(place: int, side: int) -> int:
-    """Steps from place 0 of a ring of `side` places, the shorter way."""
-    return min(place, side - place)
+TOP, BOTTOM = 45, 250  # the drawings lie between them
+CHIP, SWITCH = 22, (60, 20)
+OPEN = 22  # of the wire from the last chip of a row or column back to its first: so much is drawn at either end
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,9 +35,9 @@ class TreeAndTorus(Drawn):
         return [0 if chip == 0 else 2 if chip < self.side else 4 for chip in range(self.side ** 2)]
 
     def torus_wires(self) -> list[int]:
-        """By chip, row after row: along one axis, then along the other."""
-        return [around(chip // self.side, self.side) + around(chip % self.side, self.side)
-                for chip in range(self.side ** 2)]
+        """By chip, row after row: along one axis, then along the other, the shorter way around each."""
+        way = [min(steps, self.side - steps) for steps in range(self.side)]
+        return [down + right for down in way for right in way]
 
     def headline(self) -> str:
         tree, torus = sorted({*self.tree_wires()} - {0}), sorted({*self.torus_wires()} - {0})
@@ -62,60 +53,45 @@ class TreeAndTorus(Drawn):
     def finding(self) -> str:
         return f"{self.headline()} ({self.side ** 2} chips each; {self.detail()})"
 
-    def figure(self) -> Figure:
-        figure, axes = canvas(WIDTH, HEIGHT + 0.15, self.headline(), self.detail())
-        self._draw_tree(axes, left=0.2, right=4.9)
-        self._draw_torus(axes, left=5.7)
-        return figure
+    def scene(self) -> Scene:
+        sheet = Sheet()
+        self._draw_tree(sheet, left=20, right=490)
+        self._draw_torus(sheet, left=605)
+        return Scene(key=f"side={self.side}", asked=self.detail(), headline=self.headline(), detail="",
+                     sentence=self.finding(), alternative=self.finding(), height=BOTTOM + 30, marks=tuple(sheet.marks))
 
-    def _draw_tree(self, axes: Axes, left: float, right: float) -> None:
-        title(axes, "fat tree", (left + right) / 2)
+    def _draw_tree(self, sheet: Sheet, left: float, right: float) -> None:
+        sheet.text("tree", "label", (left + right) / 2, 12, "fat tree", "middle")
         chips = [left + (right - left) * (chip + 0.5) / self.side ** 2 for chip in range(self.side ** 2)]
         leaves = [mean(chips[first:first + self.side]) for first in range(0, len(chips), self.side)]
-        cores = [mean(leaves) + offset for offset in (-0.7, 0.7)]
-        chip_y, leaf_y, core_y = HEIGHT - CHIP, (TOP + HEIGHT) / 2, TOP + 0.15
+        chip_y, leaf_y, core_y = BOTTOM - CHIP, (TOP + BOTTOM) / 2, TOP + 15
+        switches = [*((x, leaf_y) for x in leaves), *((mean(leaves) + offset, core_y) for offset in (-70, 70))]
         for leaf, x in enumerate(leaves):
-            for core in cores:
-                wire(axes, x, leaf_y, core, core_y, thick=2.2)
-            for chip in chips[leaf * self.side:(leaf + 1) * self.side]:
-                wire(axes, chip, chip_y, x, leaf_y)
-        for x, y in [*((x, leaf_y) for x in leaves), *((x, core_y) for x in cores)]:
-            axes.add_patch(Rectangle((x - 0.3, y - 0.1), 0.6, 0.2, facecolor="white", edgecolor=INK, lw=0.8, zorder=3))
-            axes.text(x, y, "switch", ha="center", va="center", fontsize=7, color=INK, zorder=4)
-        for x, wires in zip(chips, self.tree_wires()):
-            chip_box(axes, x, chip_y, wires)
+            for core, y in switches[-2:]:
+                sheet.line(f"leaf {leaf} to {core}", "axis", x, leaf_y, core, y)
+            for chip in range(leaf * self.side, (leaf + 1) * self.side):
+                sheet.line(f"leaf {leaf} to chip {chip}", "axis", chips[chip], chip_y, x, leaf_y)
+        for number, (x, y) in enumerate(switches):
+            at = (x - SWITCH[0] / 2, y - SWITCH[1] / 2, *SWITCH)
+            sheet.rect(f"switch {number}", "stuck", *at)
+            sheet.inside(f"switch {number} is", "small", *at, "switch")
+        for chip, wires in enumerate(self.tree_wires()):
+            draw_chip(sheet, f"tree {chip}", chips[chip], chip_y, wires)
 
-    def _draw_torus(self, axes: Axes, left: float) -> None:
-        step = (HEIGHT - TOP - 0.55) / (self.side - 1)
-        xs = [left + 0.35 + 1.25 * step * column for column in range(self.side)]
-        ys = [TOP + 0.32 + step * row for row in range(self.side)]
-        title(axes, "torus", mean(xs))
-        for x in xs:
-            wire(axes, x, ys[0], x, ys[-1])
-            around_the_edge(axes, (x, ys[-1]), (x, ys[0]), bend=0.22)
-        for y in ys:
-            wire(axes, xs[0], y, xs[-1], y)
-            around_the_edge(axes, (xs[0], y), (xs[-1], y), bend=0.16)
+    def _draw_torus(self, sheet: Sheet, left: float) -> None:
+        step = (BOTTOM - TOP - 50) / (self.side - 1)
+        xs, ys = ([first + by * number for number in range(self.side)] for first, by in ((left, 1.25 * step),
+                                                                                        (TOP + 20, step)))
+        sheet.text("torus", "label", mean(xs), 12, "torus", "middle")
+        for number, (x, y) in enumerate(zip(xs, ys)):
+            sheet.line(f"column {number}", "axis", x, ys[0] - OPEN, x, ys[-1] + OPEN)
+            sheet.line(f"row {number}", "axis", xs[0] - OPEN, y, xs[-1] + OPEN, y)
+        sheet.text("open ends", "quiet", mean(xs), ys[-1] + OPEN + 10, "each open end meets the one across", "middle")
         for chip, wires in enumerate(self.torus_wires()):
-            chip_box(axes, xs[chip % self.side], ys[chip // self.side], wires)
+            draw_chip(sheet, f"torus {chip}", xs[chip % self.side], ys[chip // self.side], wires)
 
 
-def title(axes: Axes, words: str, x: float) -> None:
-    axes.text(x, 0.12, words, ha="center", va="center", fontsize=10, fontweight="bold", color=QUIET)
-
-
-def wire(axes: Axes, x1: float, y1: float, x2: float, y2: float, thick: float = 1.0) -> None:
-    axes.plot([x1, x2], [y1, y2], color=WIRE, lw=thick, zorder=1)
-
-
-def around_the_edge(axes: Axes, start: tuple[float, float], end: tuple[float, float], bend: float) -> None:
-    """The wire from the last chip of a row or column back to its first."""
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-", connectionstyle=f"arc3,rad={bend}", color=WIRE, lw=1.0,
-                                   shrinkA=0, shrinkB=0, zorder=1))
-
-
-def chip_box(axes: Axes, x: float, y: float, wires: int) -> None:
-    colour = mix(BLUE, 1 - 0.2 * wires)
-    axes.add_patch(Rectangle((x - CHIP / 2, y - CHIP / 2), CHIP, CHIP, facecolor=colour, edgecolor=BORDER, lw=0.8,
-                             zorder=3))
-    axes.text(x, y, str(wires), ha="center", va="center_baseline", fontsize=8, color=ink_on(colour), zorder=4)
+def draw_chip(sheet: Sheet, key: str, x: float, y: float, wires: int) -> None:
+    at, dark = (x - CHIP / 2, y - CHIP / 2, CHIP, CHIP), ink_on(mix(BLUE, 1 - 0.2 * wires)) == "white"
+    sheet.rect(key, "parameters", *at, tint=0.2 * wires)
+    sheet.inside(f"{key} is", "on dark" if dark else "on light", *at, str(wires))

@@ -1,13 +1,9 @@
-"""Several recordings of memory in one picture, on one scale, each with the line that a formula predicts.
+"""Panels on one scale: recordings of memory, figures of every rank, numbers of several kinds.
 
     MemoryPanels("A fourth of it", {"whole": alone.memory, "sharded": sharded.memory}, predicted={"sharded": 4.0e6})
-
-Several figures of every rank, step by step, one panel a figure and one line a rank: what to watch in a run.
-
     RankPanels("Rank 2 reads other data", {"loss": losses, "own work (s)": seconds})      losses[step][rank]
     RankPanels.so_far(figures)      while they train, before there is anything to say
-
-Strips: numbers of several kinds, one line a kind, around the value that they should have.
+    Strips      one line a kind, around the value that its numbers should have
 """
 
 from __future__ import annotations
@@ -17,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.painter import new_figure, quiet
 from course_lib.pictures.palette import INK, RANK_COLOURS, rank_colour
 from course_lib.pictures.units import BYTES_IN, human_bytes
+from course_lib.plots.chart import set_unit, without_unit
 from course_lib.runtime import MemoryLog
 from course_lib.runtime.instruments.pictures import draw_panel, finish_panels
 from course_lib.runtime.instruments.storage_book import Track
@@ -77,7 +74,6 @@ class MemoryPanels(Drawn):
 
 
 Rows = Sequence[Sequence[float]]  # [step][rank]
-UNITS = {" (s)": "s", " (bytes)": "B"}  # written with prefixes
 HEIGHT_IN = 2.9
 
 
@@ -109,7 +105,8 @@ class RankPanels(Drawn):
         return cls("", figures)
 
     def finding(self) -> str:
-        return f"RankPanels{': ' if self.headline else ' '}{self._title()} ({', '.join(map(short, self.figures))})"
+        names = ", ".join(map(without_unit, self.figures))
+        return f"RankPanels{': ' if self.headline else ' '}{self._title()} ({names})"
 
     def _title(self) -> str:
         steps = len(next(iter(self.figures.values())))
@@ -129,18 +126,11 @@ class RankPanels(Drawn):
             axes.grid(color="#E6E6E6", lw=0.6)
             axes.set_ylim(bottom=0)
             axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-            axes.set_title(short(name), fontsize=9, color=INK, loc="left")
-            for ending, unit in UNITS.items():
-                if name.endswith(ending):
-                    axes.yaxis.set_major_formatter(EngFormatter(unit))
+            axes.set_title(without_unit(name), fontsize=9, color=INK, loc="left")
+            set_unit(axes.yaxis, name)
         figure.supxlabel(self.x, fontsize=9, color=INK)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
         return figure
-
-
-def short(name: str) -> str:
-    """Without the unit that the axis has."""
-    return next((name.removesuffix(ending) for ending in UNITS if name.endswith(ending)), name)
 
 
 RIGHT, BAND = 1.0, 0.1  # a ratio that is right, and how far from it is near

@@ -1,11 +1,6 @@
-"""The plain training loop: AdamW, one process, one hook through which a distributed run averages its
-gradients.
+"""The plain training loop: AdamW, one process, one hook through which a distributed run averages its gradients.
 
-B rows in the global batch, T tokens in a row.
-
-The progress bar of a training run.
-
-What a training run reports: a value that draws itself in a notebook.
+B rows in the global batch, T tokens in a row. What a run reports is a value that draws itself in a notebook.
 """
 
 import math
@@ -26,16 +21,6 @@ from course_lib.reference.text import batches, held_out_rows, load_text, split_t
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def progress_bar(num_steps: int, title: str, shown: bool) -> tqdm:
-    """A bar that counts steps, where it is `shown` and times may be in the output.
-
-    On stdout in a notebook and its ranks, where what comes on stderr looks like an error; elsewhere on stderr. Jupyter
-    names itself in the environment of each kernel, and ranks inherit that.
-    """
-    stream = sys.stdout if "JPY_PARENT_PID" in os.environ else sys.stderr
-    return tqdm(total=num_steps, desc=title, unit="step", file=stream, disable=not shown or stable_output())
 
 
 GRID = "#E5E5E5"
@@ -73,13 +58,8 @@ class TrainingLog(Drawn):
     def alternative(self) -> str:
         return f"{self.finding()}. {self._headline()}"
 
-    def png(self) -> bytes:
-        from course_lib.pictures.painter import to_png  # matplotlib only when drawn: ranks train without it
-
-        return to_png(self._figure())
-
-    def _figure(self) -> "Figure":
-        from matplotlib.figure import Figure
+    def figure(self) -> "Figure":
+        from matplotlib.figure import Figure  # only when drawn: ranks train without it
 
         figure = Figure(figsize=(8, 3.8), dpi=120, facecolor="white", layout="constrained")
         axes = figure.subplots()
@@ -88,19 +68,14 @@ class TrainingLog(Drawn):
         held_out = [(0, self.held_out_before), (num_steps, self.held_out_after)]
         held_out = [(updates, loss) for updates, loss in held_out if loss is not None]
         if held_out:
-            axes.plot(
-                *zip(*held_out, strict=True), "o", color=ORANGE, markersize=8, zorder=3, label="held-out text"
-            )
+            axes.plot(*zip(*held_out, strict=True), "o", color=ORANGE, markersize=8, zorder=3, label="held-out text")
         for updates, loss in held_out:
             offset = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
             axes.annotate(f"{loss:.2f}", (updates, loss), color=INK, weight="bold", **offset)
         label = f"unigram entropy, {self.unigram_entropy:.2f}: the best without context"
         axes.axhline(self.unigram_entropy, color=INK, linewidth=1.2, linestyle=(0, (5, 3)), label=label)
-        axes.set(
-            xlabel="optimizer steps done",
-            ylabel="loss (nats per token)",
-            xlim=(-0.02 * num_steps, 1.09 * num_steps),
-        )
+        axes.set(xlabel="optimizer steps done", ylabel="loss (nats per token)",
+                 xlim=(-0.02 * num_steps, 1.09 * num_steps))
         axes.set_title(self._headline(), loc="left", color=INK, weight="bold", pad=12)
         axes.legend(frameon=False)
         axes.grid(axis="y", color=GRID, linewidth=0.7)
@@ -111,9 +86,7 @@ class TrainingLog(Drawn):
         if self.held_out_after is None:
             return f"Training loss went from {self.losses[0]:.2f} to {self.losses[-1]:.2f} nats per token"
         learned = "Learned from context" if self.learned_from_context else "Not yet learned from context"
-        return (
-            f"{learned}: held-out loss {self.held_out_after:.2f}, unigram entropy {self.unigram_entropy:.2f}"
-        )
+        return f"{learned}: held-out loss {self.held_out_after:.2f}, unigram entropy {self.unigram_entropy:.2f}"
 
 
 def train(model: nn.Module, *, steps: int = 60, batch_size: int = 16, rank: int = 0, world_size: int = 1,
@@ -201,3 +174,13 @@ def _finite(loss: float, moment: str) -> float:
         raise FloatingPointError(f"the loss is {loss} {moment}. Often the learning rate is too high, or gradients were "
                                  "added where they should have been averaged")
     return loss
+
+
+def progress_bar(num_steps: int, title: str, shown: bool) -> tqdm:
+    """A bar that counts steps, where it is `shown` and times may be in the output.
+
+    On stdout in a notebook and its ranks, where what comes on stderr looks like an error; elsewhere on stderr. Jupyter
+    names itself in the environment of each kernel, and ranks inherit that.
+    """
+    stream = sys.stdout if "JPY_PARENT_PID" in os.environ else sys.stderr
+    return tqdm(total=num_steps, desc=title, unit="step", file=stream, disable=not shown or stable_output())

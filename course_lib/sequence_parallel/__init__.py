@@ -1,18 +1,14 @@
 """Chapter 7: what is left to split are the activations, along the tokens; or not to keep them at all.
 
-    layouts.py       which rank holds which tokens, where they stand in the row, and the way back
-    tiles.py         the online softmax: attention to keys that come block by block
-    ring.py          ring attention: keys and values go around
-    ulysses.py       tokens for heads and back, by all-to-all; and both together
-    positions.py     rotary positions of tokens that stand anywhere
-    context.py       a whole GPT on its part of the tokens, and its loss
-    recompute.py     full and selective recomputation; repeatable_call.py, a call whose saved tensors are made again
-    surroundings.py  random numbers, autocast and default device, as they were
-    checks.py        what cannot be attended to, said before it goes wrong
+    layouts.py     which rank holds which tokens, where they stand in the row, and the way back; rotary positions, and a
+                   whole GPT on its part of the tokens, with its loss
+    ring.py        ring attention, keys and values go around; and the online softmax that adds up their blocks
+    ulysses.py     tokens for heads and back, by all-to-all; and both together
+    recompute.py   full and selective recomputation, by calls whose saved tensors are made again
 
-What is kept, sent and computed is counted in course_lib.costs: activations.py and context_parallel.py, hiding.py for
-what hides behind computing, and flops.py for what recomputation costs. Megatron's sequence parallelism is a switch of
-chapter 5's layers: tensor_parallel/gathered_product.py.
+What is kept, sent and computed is counted in course_lib.costs: activations.py and splitting.py, overlap.py for what
+hides behind computing, and flops.py for what recomputation costs. Megatron's sequence parallelism is a switch of
+chapter 5's layers: tensor_parallel/linear.py.
 """
 
 from course_lib.costs.activations import (
@@ -40,7 +36,7 @@ from course_lib.sequence_parallel.layouts import (
     restore_order,
     rotary,
 )
-from course_lib.sequence_parallel.recompute import recompute
+from course_lib.sequence_parallel.recompute import RepeatableCall, recompute
 from course_lib.sequence_parallel.ring import KeyBlock, OnlineSoftmax, ring_attention
 from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
 
@@ -49,6 +45,7 @@ __all__ = [
     "ActivationTerm",
     "KeyBlock",
     "OnlineSoftmax",
+    "RepeatableCall",
     "activation_bytes",
     "activation_bytes_per_layer",
     "activation_terms",

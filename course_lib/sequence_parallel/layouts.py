@@ -1,25 +1,20 @@
-"""Which rank holds which tokens, where each of them stands in the whole row, and the way back.
+"""Which rank holds which tokens, where each of them stands in the whole row, and a model that computes on them.
 
     T tokens in a row      R ranks, r this one      order (T,): rank r holds the tokens order.chunk(R)[r]
+    B rows      H heads      t tokens of this rank      d head size, even      V vocabulary
 
-A token's position is its place in the whole row, whoever holds it: rotary or learned positions and the causal mask need
-that number, never the place among the tokens of a rank. `x[:, local_positions(T)]` deals out, `gather_tokens` undoes.
+A token's position is its number in the whole row, whoever holds it: rotary or learned positions and the causal mask
+need that number, never the one among a rank's tokens. `x[:, local_positions(T)]` deals out, `gather_tokens` undoes.
 
-Rotary positions, of tokens that may stand anywhere in the row.
-
-    B rows      H heads      t tokens of this rank      d head size, even
-
-Pair i of a head's numbers, (x_i, x_{i + d/2}), is turned by the angle p base^(-2i/d), p being the token's position: the
-score of two tokens then depends on how far they are apart. Which pairs belong together is Llama's choice (halves).
-
-Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
-
-A whole model on tokens that are dealt out, and the loss of it.
-
-    B rows      T tokens in a row, T/R on this rank      V vocabulary      n_r counted tokens of rank r, N of all
+Rotary positions: pair i of a head's numbers, (x_i, x_{i + d/2}), is turned by the angle p base^(-2i/d), p being the
+token's position: the score of two tokens then depends on how far they are apart. Which pairs belong together is Llama's
+choice (halves).
 
 Everything in a GPT but attention and positions treats each token by itself, and never asks where the others are. So
-two things change, and parameters are whole on every rank, with gradients that are averaged as in data parallelism.
+context_parallel changes these two, and parameters are whole on every rank, with gradients that are averaged as in data
+parallelism.
+
+Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
 """
 
 from collections.abc import Callable

@@ -1,23 +1,17 @@
 """Recomputation: keep what goes into a layer, throw away what it kept for backward, and make that again when asked.
 
-    recompute              chooses what is made again: the whole function, or only the core of attention
-    repeatable_call.py     how: a call whose saved tensors are made again
-    surroundings.py        with the random numbers, autocast and default device of the first time
-
-Sources: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"; Korthikanti et al. 2022, "Reducing
-Activation Recomputation in Large Transformer Models", for the selective kind.
-
-What a function's results depend on besides its arguments: random numbers, autocast, the default device.
-
-Whoever runs a function again takes them from the first time, or dropout draws another mask.
-
-A call of a function that keeps what went in, drops what autograd saved, and makes that again when backward asks.
+    recompute        chooses what is made again: the whole function, or only the core of attention
+    RepeatableCall   how: a call whose saved tensors are made again
+    Surroundings     with the random numbers, autocast and default device of the first time, or dropout would draw
+                     another mask
 
 Autograd hands every tensor that it saves to a pack hook, and keeps what the hook returns. Here that is an empty slot,
 so the tensor is free as soon as the forward pass has no use for it. Backward hands the slot to the unpack hook: at the
 first one the function runs once more, and the i-th tensor that it saves now goes into the i-th slot.
 
-Source: the rules are those of torch.utils.checkpoint with use_reentrant=False.
+Sources: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"; Korthikanti et al. 2022, "Reducing
+Activation Recomputation in Large Transformer Models", for the selective kind; the rules are those of
+torch.utils.checkpoint with use_reentrant=False.
 """
 
 import weakref
@@ -39,58 +33,76 @@ from course_lib.runtime.torch_private import (
     tree_unflatten,
 )
 
-CPU = torch.device("cpu")
+POLICIES = ("full", "selective")
 
 
-class Surroundings:
-    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
+def recompute(module_or_fn: Callable, policy: str = "full") -> Callable:
+    """A function that does what `module_or_fn` does, and keeps only its arguments for the backward pass.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        devices = {tensor.device for tensor in tensors} | {device(), CPU}
-        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
-        self.random = self._random()
-        self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
-                          torch.is_autocast_cache_enabled())
-                         for kind in {each.type for each in self.devices} if torch.amp.is_autocast_available(kind)]
-        self.default_device = default_device()
+    policy "full": all of it is run again in backward. "selective": only the core of attention, which holds the T x T
+    matrices: every `.attend` of the module and of those inside it, whatever calls it. `module_or_fn` is then a module,
+    or a method of one: `block.forward = recompute(block.forward, "selective")`.
 
-    @contextmanager
-    def restore(self) -> Iterator[None]:
-        """Until the block ends; then random numbers go on from where they were before it."""
-        before = self._random()
-        try:
-            self._set_random(self.random)
-            with ExitStack() as stack:
-                for kind, enabled, dtype, cached in self.autocast:
-                    if enabled or torch.is_autocast_enabled(kind):
-                        stack.enter_context(torch.autocast(kind, dtype, enabled, cached))
-                # Autograd's threads of a GPU have no default device, and one must not be entered twice.
-                if self.default_device is not None and default_device() is not self.default_device:
-                    stack.enter_context(self.default_device)
-                yield
-        finally:
-            self._set_random(before)  # whoever draws next must not notice that something ran twice
-
-    def _random(self) -> list[Tensor]:
-        return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)
-                for each in self.devices]
-
-    def _set_random(self, states: Sequence[Tensor]) -> None:
-        for each, state in zip(self.devices, states):
-            if each == CPU:
-                torch.set_rng_state(state)
-            else:
-                torch.get_device_module(each).set_rng_state(state, each)
+    It has to do the same again: random numbers, autocast and the default device are restored for it, all else is its
+    own affair. Arguments of any kind, by keyword or inside lists and dicts, pass; calls may be nested. ValueError for
+    another policy, or where there is no attention; in backward for a function that does not save the same again.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
+    if not callable(module_or_fn):
+        raise ValueError(f"module_or_fn={module_or_fn!r:.80}: expected a module or a function")
+    if policy == "selective":
+        find_cores(module_or_fn)  # now, so that a module without attention is refused here, not in its first step
+    return RecomputedFunction(module_or_fn, policy)
 
 
-def default_device() -> DeviceContext | None:
-    """torch's default device of this thread, as the mode that it is; None where nobody has set one."""
-    modes = reversed(function_modes())
-    return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)
+@dataclass(frozen=True)
+class RecomputedFunction:
+    """What `recompute` returns: an object, so that a copy of a model has a copy of its modules in it."""
+
+    function: Callable
+    policy: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():  # no backward pass will come
+            return self.function(*args, **kwargs)
+        if self.policy == "selective":
+            with recompute_cores(self.function):
+                return self.function(*args, **kwargs)
+        call = RepeatableCall(self.function, args, kwargs)
+        with saved_tensors_hooks(call.pack, call.unpack):
+            return self.function(*args, **kwargs)
+
+
+def find_cores(module_or_fn: Callable) -> list[tuple[Any, str]]:
+    """(owner, name of the attribute) of every attention's core. ValueError where there is none."""
+    module = getattr(module_or_fn, "__self__", module_or_fn)
+    inside = module.modules() if isinstance(module, nn.Module) else []
+    owners = [each for each in inside if callable(getattr(each, "attend", None))]
+    if not owners:
+        raise ValueError(f"policy='selective' of {name_of(module_or_fn)}: expected a module, or a method of one, with "
+                         "an attention inside it whose core is its `attend(q, k, v, ...)`; for any other function "
+                         "use policy='full'")
+    return [(each.attend, "forward") if isinstance(each.attend, nn.Module) else (each, "attend") for each in owners]
+
+
+@contextmanager
+def recompute_cores(module_or_fn: Callable) -> Iterator[None]:
+    """Until the block ends, every attention's core keeps its arguments only."""
+    cores = find_cores(module_or_fn)
+    before = [(owner, name, owner.__dict__.get(name)) for owner, name in cores]
+    try:
+        for owner, name in cores:
+            setattr(owner, name, RecomputedFunction(getattr(owner, name), "full"))
+        yield
+    finally:
+        for owner, name, own in before:
+            # What came from the class was no attribute of the object: none may be left there.
+            delattr(owner, name) if own is None else setattr(owner, name, own)
 
 
 class TensorSlot:
-    """In the place of a saved tensor: what it looked like, and itself, for each backward pass that has made it again.
+    """Instead of a saved tensor: what it looked like, and itself, for each backward pass that has made it again.
 
     Only the graph holds it, so that what was made for a node that is gone is gone, too.
     """
@@ -173,7 +185,7 @@ class RepeatableCall:
 
 
 class SaveTensors(torch.autograd.Function):
-    """Nothing but a place in the graph where tensors are saved."""
+    """Nothing but a node of the graph where tensors are saved."""
 
     @staticmethod
     def forward(ctx: Any, nothing: Tensor, *tensors: Tensor) -> Tensor:
@@ -192,69 +204,51 @@ def name_of(function: Callable) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-POLICIES = ("full", "selective")
+CPU = torch.device("cpu")
 
 
-def recompute(module_or_fn: Callable, policy: str = "full") -> Callable:
-    """A function that does what `module_or_fn` does, and keeps only its arguments for the backward pass.
+class Surroundings:
+    """As they are now, for the CPU, the devices of `tensors`, and the rank's own. `restore()` brings them back."""
 
-    policy "full": all of it is run again in backward. "selective": only the core of attention, which holds the T x T
-    matrices: every `.attend` of the module and of those inside it, whatever calls it. `module_or_fn` is then a module,
-    or a method of one: `block.forward = recompute(block.forward, "selective")`.
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        devices = {tensor.device for tensor in tensors} | {device(), CPU}
+        self.devices = [each for each in devices if each.type != "meta"]  # which draws nothing
+        self.random = self._random()
+        self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind),
+                          torch.is_autocast_cache_enabled())
+                         for kind in {each.type for each in self.devices} if torch.amp.is_autocast_available(kind)]
+        self.default_device = default_device()
 
-    It has to do the same again: random numbers, autocast and the default device are restored for it, all else is its
-    own affair. Arguments of any kind, by keyword or inside lists and dicts, pass; calls may be nested. ValueError for
-    another policy, or where there is no attention; in backward for a function that does not save the same again.
-    """
-    if policy not in POLICIES:
-        raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}")
-    if not callable(module_or_fn):
-        raise ValueError(f"module_or_fn={module_or_fn!r:.80}: expected a module or a function")
-    if policy == "selective":
-        find_cores(module_or_fn)  # now, so that a module without attention is refused here, not in its first step
-    return RecomputedFunction(module_or_fn, policy)
+    @contextmanager
+    def restore(self) -> Iterator[None]:
+        """Until the block ends; then random numbers go on from where they were before it."""
+        before = self._random()
+        try:
+            self._set_random(self.random)
+            with ExitStack() as stack:
+                for kind, enabled, dtype, cached in self.autocast:
+                    if enabled or torch.is_autocast_enabled(kind):
+                        stack.enter_context(torch.autocast(kind, dtype, enabled, cached))
+                # Autograd's threads of a GPU have no default device, and one must not be entered twice.
+                if self.default_device is not None and default_device() is not self.default_device:
+                    stack.enter_context(self.default_device)
+                yield
+        finally:
+            self._set_random(before)  # whoever draws next must not notice that something ran twice
 
+    def _random(self) -> list[Tensor]:
+        return [torch.get_rng_state() if each == CPU else torch.get_device_module(each).get_rng_state(each)
+                for each in self.devices]
 
-@dataclass(frozen=True)
-class RecomputedFunction:
-    """What `recompute` returns: an object, so that a copy of a model has a copy of its modules in it."""
-
-    function: Callable
-    policy: str
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():  # no backward pass will come
-            return self.function(*args, **kwargs)
-        if self.policy == "selective":
-            with recompute_cores(self.function):
-                return self.function(*args, **kwargs)
-        call = RepeatableCall(self.function, args, kwargs)
-        with saved_tensors_hooks(call.pack, call.unpack):
-            return self.function(*args, **kwargs)
-
-
-def find_cores(module_or_fn: Callable) -> list[tuple[Any, str]]:
-    """(owner, name of the attribute) of every attention's core. ValueError where there is none."""
-    module = getattr(module_or_fn, "__self__", module_or_fn)
-    inside = module.modules() if isinstance(module, nn.Module) else []
-    owners = [each for each in inside if callable(getattr(each, "attend", None))]
-    if not owners:
-        raise ValueError(f"policy='selective' of {name_of(module_or_fn)}: expected a module, or a method of one, with "
-                         "an attention inside it whose core is its `attend(q, k, v, ...)`; for any other function "
-                         "use policy='full'")
-    return [(each.attend, "forward") if isinstance(each.attend, nn.Module) else (each, "attend") for each in owners]
+    def _set_random(self, states: Sequence[Tensor]) -> None:
+        for each, state in zip(self.devices, states):
+            if each == CPU:
+                torch.set_rng_state(state)
+            else:
+                torch.get_device_module(each).set_rng_state(state, each)
 
 
-@contextmanager
-def recompute_cores(module_or_fn: Callable) -> Iterator[None]:
-    """Until the block ends, every attention's core keeps its arguments only."""
-    cores = find_cores(module_or_fn)
-    before = [(owner, name, owner.__dict__.get(name)) for owner, name in cores]
-    try:
-        for owner, name in cores:
-            setattr(owner, name, RecomputedFunction(getattr(owner, name), "full"))
-        yield
-    finally:
-        for owner, name, own in before:
-            # What came from the class was no attribute of the object: none may be left there.
-            delattr(owner, name) if own is None else setattr(owner, name, own)
+def default_device() -> DeviceContext | None:
+    """torch's default device of this thread, as the mode that it is; None where nobody has set one."""
+    modes = reversed(function_modes())
+    return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)

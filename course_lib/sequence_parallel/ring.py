@@ -1,6 +1,6 @@
 """Ring attention: queries stay, keys and values go around, and no rank ever holds the whole row.
 
-    B rows      H query heads, K key heads      R ranks, r this one      T/R tokens on each      d head size
+    B rows      H query heads, K key heads, G = H/K      R ranks, r this one      T/R tokens on each      d head size
 
 R steps; in step i rank r computes with the block of rank r - i, while that of rank r - i - 1 is on its way to it. The
 online softmax adds the blocks up exactly. Backward they go around again, and behind each the sum of its gradients,
@@ -8,14 +8,8 @@ from the rank that used it first to the one that used it last, and home.
 
     sent by a rank, M = 2 B K T/R d numbers:   forward (R-1) M      backward 2 (R-1) M      memory of a rank O(T/R)
 
-Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context"; Brandon et al. 2023,
-"Striped Attention", for the layouts.
+The online softmax is attention to keys that come block by block, put right whenever more of them arrive:
 
-What cannot be attended to, said before it goes wrong.
-
-Attention to keys that come block by block: the softmax is put right whenever more of them arrive.
-
-    B rows      K key heads      G query heads for each of them      T queries, S keys of a block      d head size
     m (..., 1)  the largest score so far     l (..., 1)  the sum of exp(score - m)     o (..., d)  that of exp() v
 
 softmax(scores) v is o/l. A new block changes m, and what was added up before shrinks by exp(m_old - m_new): nothing is
@@ -24,8 +18,9 @@ ring attention with blocks that lie on other ranks. Here the queries are cut, to
 there is never a T x S matrix. Positions ascend within a block, so what the rows of a tile may read are its first keys:
 the mask skips the others, and hides a few of the rest.
 
-Sources: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention",
-algorithms 1 and 4.
+Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context"; Brandon et al. 2023,
+"Striped Attention", for the layouts; Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et
+al. 2022, "FlashAttention", algorithms 1 and 4.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,35 +36,89 @@ from course_lib.groups.membership import Group, Member, describe, member, sendab
 from course_lib.sequence_parallel.layouts import layout_order
 
 
-def require_attention(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """ValueError unless q is (B, H, T, d), and k and v are (B, K, T, d) with H a multiple of K."""
-    given = f"q {describe(q)}, k {describe(k)}, v {describe(v)}"
-    if q.dim() != 4 or k.shape != v.shape or k.dim() != 4 or 0 in q.shape:
-        raise ValueError(f"{given}: expected q (batch, heads, tokens, head_dim), and k and v of one such shape")
-    (B, H, *rest), (B_k, K, *rest_k) = q.shape, k.shape
-    if B != B_k or rest != rest_k:
-        raise ValueError(f"{given}: expected the same batch, tokens and head_dim; only heads may differ")
-    if K == 0 or H % K:
-        raise ValueError(f"{given}: {H} query heads and {K} key heads: expected a multiple")
-    if len({(x.dtype, x.device) for x in (q, k, v)}) > 1 or not q.is_floating_point():
-        raise ValueError(f"{given}: expected one floating-point dtype and one device")
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal: bool = True,
+                   layout: str = "zigzag") -> Tensor:
+    """softmax(q k^T / sqrt(d)) v of this rank's queries and everybody's keys. Returns (B, H, T/R, d).
 
-
-@contextmanager
-def without_autocast(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """Where autocast is on: the tensors in its dtype, as scaled_dot_product_attention would take them, and autocast off
-    for what is computed with them, which knows itself what needs 32 bits.
+    q (B, H, T/R, d), k and v (B, K, T/R, d): this rank's tokens, dealt out as `layout` says; query head i reads key
+    head i // (H/K). All ranks bring the same shapes. ValueError for shapes that do not fit together or the layout.
     """
-    kind = tensors[0].device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        yield list(tensors)
-        return
-    dtype = torch.get_autocast_dtype(kind)
-    # As torch's own: autocast leaves 64 bits alone.
-    cast = [tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors]
-    with torch.autocast(kind, enabled=False):
-        yield cast
+    me = member(group)
+    require_attention(q, k, v)
+    positions = layout_order(me.n * q.shape[2], me.n, layout if causal else "contiguous").chunk(me.n)
+    with without_autocast(q, k, v) as (q, k, v):
+        return RingAttention.apply(q, k, v, positions, causal, me)
 
+
+class RingAttention(torch.autograd.Function):
+    """Attention of this rank's queries to all keys, whose blocks go around; backward they go around once more."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
+                me: Member) -> Tensor:
+        softmax = OnlineSoftmax(group_heads(q, k, scaled=True))  # q (B, K, G, T/R, d)
+        for block in circulate(k, v, positions, causal, me):
+            softmax.add(block)
+        out, lse = softmax.result()  # (B, K, G, T/R, d), (B, K, G, T/R, 1)
+        out = out.flatten(1, 2).to(q.dtype)  # (B, H, T/R, d)
+        # Nothing of any block: with lse, each block's weights can be made again without the other blocks.
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.positions, ctx.causal, ctx.me = positions, causal, me
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
+        scaled, d_out, out = group_heads(q, k, scaled=True), group_heads(d_out, k), group_heads(out, k)
+        delta = (d_out * out).sum(-1, keepdim=True)  # (B, K, G, T/R, 1)
+        dq, arriving = torch.zeros_like(scaled), None
+        for step, block in enumerate(circulate(k, v, ctx.positions, ctx.causal, me)):
+            # What this rank's queries say of the block's k and v, added up in 32 bits at least
+            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # (2, B, K, T/R, d)
+            add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
+            if step == 0:
+                d_own = d_block  # of its own block: it waits here until the sum of all others comes home
+                continue
+            if arriving:
+                d_block += arriving().to(k.device)  # from the left neighbour, who used this block a step ago
+            arriving = start_shift(sendable(d_block, me), me)  # behind the block, while the next one is used
+        if arriving:
+            d_own += arriving().to(k.device)  # home: the left neighbour was the last to use this rank's block
+        dk, dv = d_own.to(k.dtype)
+        return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
+
+
+def circulate(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool, me: Member) -> Iterator["KeyBlock"]:
+    """The keys and values of all ranks, this one's first, then its left neighbour's, and so on.
+
+    While one block is being used, the next is on its way.
+    """
+    block = sendable(torch.stack([k, v]), me)  # (2, B, K, T/R, d)
+    for step in range(me.n):
+        arriving = start_shift(block, me) if step < me.n - 1 else None
+        source = (me.r - step) % me.n  # whose block it is: it has come `step` ranks to the right
+        yield KeyBlock(*block.to(k.device, accumulation(k.dtype)), positions[me.r], positions[source], causal)
+        block = arriving() if arriving else None
+
+
+def start_shift(block: Tensor, me: Member) -> Callable[[], Tensor]:
+    """Begin to send `block` to the right neighbour. The function returned waits for the left one's."""
+    return me.start_exchange(block, (me.r + 1) % me.n, torch.empty_like(block), (me.r - 1) % me.n)
+
+
+def group_heads(x: Tensor, k: Tensor, scaled: bool = False) -> Tensor:
+    """(B, H, T/R, d) -> (B, K, H/K, T/R, d), to compute with: in 32 bits at least."""
+    x = x.to(accumulation(x.dtype)).unflatten(1, (k.shape[1], -1))
+    return x * x.shape[-1] ** -0.5 if scaled else x
+
+
+def accumulation(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which blocks are added up: 32 bits, or 64 where the numbers have them."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+# The online softmax
 
 TILE_ROWS = 128  # what they take is TILE_ROWS x S scores a head: linear in the tokens of a block
 
@@ -177,83 +226,33 @@ def add_gradients(block: KeyBlock, q: Tensor, lse: Tensor, d_out: Tensor, delta:
         dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows  # dS^T Q
 
 
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal: bool = True,
-                   layout: str = "zigzag") -> Tensor:
-    """softmax(q k^T / sqrt(d)) v of this rank's queries and everybody's keys. Returns (B, H, T/R, d).
+# What goes in
 
-    q (B, H, T/R, d), k and v (B, K, T/R, d): this rank's tokens, dealt out as `layout` says; query head i reads key
-    head i // (H/K). All ranks bring the same shapes. ValueError for shapes that do not fit together or the layout.
+def require_attention(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """ValueError unless q is (B, H, T, d), and k and v are (B, K, T, d) with H a multiple of K."""
+    given = f"q {describe(q)}, k {describe(k)}, v {describe(v)}"
+    if q.dim() != 4 or k.shape != v.shape or k.dim() != 4 or 0 in q.shape:
+        raise ValueError(f"{given}: expected q (batch, heads, tokens, head_dim), and k and v of one such shape")
+    (B, H, *rest), (B_k, K, *rest_k) = q.shape, k.shape
+    if B != B_k or rest != rest_k:
+        raise ValueError(f"{given}: expected the same batch, tokens and head_dim; only heads may differ")
+    if K == 0 or H % K:
+        raise ValueError(f"{given}: {H} query heads and {K} key heads: expected a multiple")
+    if len({(x.dtype, x.device) for x in (q, k, v)}) > 1 or not q.is_floating_point():
+        raise ValueError(f"{given}: expected one floating-point dtype and one device")
+
+
+@contextmanager
+def without_autocast(*tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Where autocast is on: the tensors in its dtype, as scaled_dot_product_attention would take them, and autocast off
+    for what is computed with them, which knows itself what needs 32 bits.
     """
-    me = member(group)
-    require_attention(q, k, v)
-    positions = layout_order(me.n * q.shape[2], me.n, layout if causal else "contiguous").chunk(me.n)
-    with without_autocast(q, k, v) as (q, k, v):
-        return RingAttention.apply(q, k, v, positions, causal, me)
-
-
-class RingAttention(torch.autograd.Function):
-    """Attention of this rank's queries to all keys, whose blocks go around; backward they go around once more."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
-                me: Member) -> Tensor:
-        softmax = OnlineSoftmax(by_key_head(q, k, scaled=True))  # q (B, K, G, T/R, d)
-        for block in around(k, v, positions, causal, me):
-            softmax.add(block)
-        out, lse = softmax.result()
-        out = out.flatten(1, 2).to(q.dtype)  # (B, H, T/R, d)
-        # Nothing of any block: with lse, each block's weights can be made again without the other blocks.
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.positions, ctx.causal, ctx.me = positions, causal, me
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
-        scaled, d_out, out = by_key_head(q, k, scaled=True), by_key_head(d_out, k), by_key_head(out, k)
-        delta = (d_out * out).sum(-1, keepdim=True)  # (B, K, G, T/R, 1)
-        dq, arriving = torch.zeros_like(scaled), None
-        for step, block in enumerate(around(k, v, ctx.positions, ctx.causal, me)):
-            # What this rank's queries say of the block's k and v, added up in 32 bits at least
-            d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # (2, B, K, T/R, d)
-            add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
-            if step == 0:
-                d_own = d_block  # of its own block: it waits here until the sum of all others comes home
-                continue
-            if arriving:
-                d_block += arriving().to(k.device)  # from the left neighbour, who used this block a step ago
-            arriving = start_shift(sendable(d_block, me), me)  # behind the block, while the next one is used
-        if arriving:
-            d_own += arriving().to(k.device)  # home: the left neighbour was the last to use this rank's block
-        dk, dv = d_own.to(k.dtype)
-        return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
-
-
-def around(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool, me: Member) -> Iterator[KeyBlock]:
-    """The keys and values of all ranks, this one's first, then its left neighbour's, and so on.
-
-    While one block is being used, the next is on its way.
-    """
-    block = sendable(torch.stack([k, v]), me)  # (2, B, K, T/R, d)
-    for step in range(me.n):
-        arriving = start_shift(block, me) if step < me.n - 1 else None
-        source = (me.r - step) % me.n  # whose block it is: it has come `step` ranks to the right
-        yield KeyBlock(*block.to(k.device, accumulation(k.dtype)), positions[me.r], positions[source], causal)
-        block = arriving() if arriving else None
-
-
-def start_shift(block: Tensor, me: Member) -> Callable[[], Tensor]:
-    """Begin to send `block` to the right neighbour. The function returned waits for the left one's."""
-    return me.start_exchange(block, (me.r + 1) % me.n, torch.empty_like(block), (me.r - 1) % me.n)
-
-
-def by_key_head(x: Tensor, k: Tensor, scaled: bool = False) -> Tensor:
-    """(B, H, T/R, d) -> (B, K, H/K, T/R, d), to compute with: in 32 bits at least."""
-    x = x.to(accumulation(x.dtype)).unflatten(1, (k.shape[1], -1))
-    return x * x.shape[-1] ** -0.5 if scaled else x
-
-
-def accumulation(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which blocks are added up: 32 bits, or 64 where the numbers have them."""
-    return torch.promote_types(dtype, torch.float32)
+    kind = tensors[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        yield list(tensors)
+        return
+    dtype = torch.get_autocast_dtype(kind)
+    # As torch's own: autocast leaves 64 bits alone.
+    cast = [tensor if tensor.dtype == torch.float64 else tensor.to(dtype) for tensor in tensors]
+    with torch.autocast(kind, enabled=False):
+        yield cast

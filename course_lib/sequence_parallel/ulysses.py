@@ -13,7 +13,6 @@ Sources: Jacobs et al. 2023, "DeepSpeed Ulysses"; Fang and Zhao 2024, "USP: A Un
 Long Context Generative AI", for both together.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor
@@ -22,9 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from course_lib.collectives import all_to_all_along
 from course_lib.costs.splitting import ulysses_key_heads
 from course_lib.groups.membership import Group, Member, member
+from course_lib.sequence_parallel.layouts import Attention
 from course_lib.sequence_parallel.ring import require_attention, ring_attention, without_autocast
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, causal: bool = True) -> Tensor:
@@ -33,7 +31,7 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, group: Group = None, caus
     q (B, H, T/R, d), k and v (B, K, T/R, d): tokens r T/R to (r+1) T/R - 1; query head i reads key head i // (H/K).
     ValueError where R does not divide H, or shapes do not fit together.
     """
-    return by_heads(partial(whole_rows, causal=causal), q, k, v, member(group))
+    return attend_by_heads(partial(attend_to_rows, causal=causal), q, k, v, member(group))
 
 
 def ulysses_ring_attention(q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group,
@@ -44,10 +42,10 @@ def ulysses_ring_attention(q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group
     the U ranks of its Ulysses group: local_positions(T, ring_group, layout, ulysses_group). U has to divide H.
     """
     around = partial(ring_attention, group=ring_group, causal=causal, layout=layout)
-    return by_heads(around, q, k, v, member(ulysses_group))
+    return attend_by_heads(around, q, k, v, member(ulysses_group))
 
 
-def by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> Tensor:
+def attend_by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> Tensor:
     """attend(q, k, v) by heads: tokens come, heads go, and back."""
     require_attention(q, k, v)
     with without_autocast(q, k, v) as (q, k, v):
@@ -58,6 +56,6 @@ def by_heads(attend: Attention, q: Tensor, k: Tensor, v: Tensor, me: Member) -> 
         return all_to_all_along(attend(q, k, v), split_dim=2, concat_dim=1, group=me)  # (B, H, T/R, d)
 
 
-def whole_rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def attend_to_rows(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Attention of q (B, H, T, d) to k and v (B, K, T, d), each key head serving H/K query heads."""
     return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])

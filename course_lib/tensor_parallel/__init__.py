@@ -1,18 +1,14 @@
 """Chapter 5: tensor parallelism. Every rank computes a part of every layer, on the same tokens.
 
-    cut.py            which slice of a parameter a rank holds, and back
-    linear.py         a matrix by columns, then one by rows: one all-reduce for both
-    product.py        the backward pass of columns: one gradient travels while the other is computed;
-                      gathered_product.py, what chapter 7 adds: each rank has a part of the tokens
-    embedding.py      the vocabulary in parts
-    cross_entropy.py  the loss, of logits that nobody has whole
-    shared.py         parameters whose gradient is a sum over the ranks: norms under sequence parallelism
-    streams.py        dropout: the same mask where tensors are the same, another where they are parts
-    plan.py           how the modules of a model are cut, as data: our GPT, Hugging Face's Llama, the reader's own
-    parallelize.py    a whole model; surgery.py, what it does to the modules
-    norms.py          clipping: slices add up, what all ranks have counts once
-    full_state.py     the state as if nothing were cut
-    dtensor.py        the same GPT cut by torch itself, to compare with
+    linear.py       a matrix by columns, then one by rows: one all-reduce for both; one gradient travels while the other
+                    is computed; and what chapter 7 adds, each rank has a part of the tokens
+    cut.py          which slice of a parameter a rank holds, and back
+    vocabulary.py   the vocabulary in parts: the embedding, and the loss of logits that nobody has whole
+    parallelize.py  a whole model
+    surgery.py      how its modules are cut, as data: our GPT, Hugging Face's Llama, the reader's own; and dropout, the
+                    same mask where tensors are the same, another where they are parts
+    full_state.py   the state as if nothing were cut, clipping, and gradients that are sums over the ranks
+    dtensor.py      the same GPT cut by torch itself, to compare with
 
 `group=None` is the world, and every process group of torch.distributed will do.
 """

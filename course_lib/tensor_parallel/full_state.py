@@ -1,12 +1,8 @@
-"""The state of a model in slices as if it were not cut, in torch's own form.
-
-The norm of a gradient of which each rank has a part: slices add up, and what all ranks have whole counts once.
-
-Parameters that all ranks hold whole and use on different things: each rank's gradient is one summand.
+"""What a model in slices has as a whole: its state, the norm of its gradients, and sums of what all ranks hold whole.
 
 Under sequence parallelism a LayerNorm sees this rank's T/t tokens, and so does the bias that is added behind a row
-layer. Without tensor parallelism nothing looks wrong when the sum is forgotten: the loss falls, and the ranks drift
-apart. There are two ways not to forget it:
+layer: all ranks hold these parameters, and each rank's gradient is one summand. Without tensor parallelism nothing
+looks wrong when the sum is forgotten: the loss falls, and the ranks drift apart. There are two ways not to forget it:
 
     share_parameters       before: the module's gradients are sums as soon as they come; parallelize does so
     sum_partial_gradients  after backward: one message for the parameters given
@@ -21,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives.differentiable import start_all_reduce
-from course_lib.groups.gradients import add_up, clip, pack, total_norm, unpack
+from course_lib.groups.gradients import add_up, clip_total_norm, pack, unpack
 from course_lib.groups.membership import Group, Member, member
 from course_lib.tensor_parallel.cut import Cut
 from course_lib.tensor_parallel.linear import CutModule
@@ -36,7 +32,6 @@ def cut_modules(model: nn.Module) -> list[CutModule]:
     return found
 
 
-@torch.no_grad()
 def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Scale all gradients so that the norm of the whole model's is at most `max_norm`; returns what it was.
 
@@ -44,16 +39,14 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     ranks would scale differently; and adding up all ranks' squares would count what is whole t times.
     """
     cut = cut_modules(model)
-    # A layer without a bias has None in its place.
+    # A layer without a bias has None there.
     slices = {module._parameters[name] for module in cut for name in module.cuts} - {None}
     trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
     parts = [parameter.grad for parameter in trained if parameter in slices]
     # All ranks hold the same gradient of these: one of t equal squares counts.
     wholes = [parameter.grad for parameter in trained if parameter not in slices]
     device = trained[0].device if trained else torch.device("cpu")
-    norm = total_norm(parts, wholes, norm_type, cut[0].member, device)
-    clip([*parts, *wholes], max_norm, norm)
-    return norm
+    return clip_total_norm(parts, wholes, max_norm, norm_type, cut[0].member, device)
 
 
 def cuts_by_name(model: nn.Module) -> dict[str, tuple[Cut, Member]]:

@@ -5,36 +5,22 @@
     ColumnParallelLinear   W (F/t, D)   x whole (B, T, D)      -> y in parts (B, T, F/t)    backward: all-reduce of dx
     RowParallelLinear      W (F, D/t)   x in parts (B, T, D/t) -> y whole (B, T, F)         forward: all-reduce of y
 
-Between the two, each rank computes on its own part and sends nothing. With sequence_parallel, what is whole outside is
-dealt out along T instead: (B, T/t, D). The column layer gathers it, the row layer reduce-scatters: the two halves of
-the all-reduce, so as many bytes, and everything between row and column is computed and kept once, not t times.
-
-Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022, "Reducing Activation Recomputation".
-
-The product of a column-parallel layer, whose backward pass sends one gradient while it computes the other.
-
-    t ranks      x (B, T, D)      W (F/t, D) this rank's rows, bias b (F/t,)      y = x W^T + b (B, T, F/t)
-
-Every rank reads the whole of x, so the gradient of x is a sum over the ranks: the paper's f. The sum is on its way
-while the gradient of W, which no other rank needs, is computed:
+Between the two, each rank computes on its own part and sends nothing. Every rank reads the whole of x, so its gradient
+is a sum over the ranks: the paper's f. ColumnProduct has that sum on its way while it computes the gradient of W, which
+no other rank needs:
 
     dx = dy W   start all-reduce        dW = dy^T x        wait
 
-gathered_product.py has what chapter 7 adds: the product of tokens that are dealt out.
-
-Chapter 7: the product of a column-parallel layer where each rank holds a t-th of the tokens.
-
-    t ranks      x (B, T/t, D) this rank's tokens      W (F/t, D), bias (F/t,)      y (B, T, F/t) of all tokens
-
-The two halves of ColumnProduct's all-reduce stand on either side: x is gathered before the product, and the sum of its
-gradients is dealt out again, each rank's tokens to that rank. As many bytes, and what lies between the layers is kept
-once, not t times. What backward needs of x can be kept in two ways:
+With sequence_parallel (chapter 7), what is whole outside is dealt out along T instead: (B, T/t, D). The column layer
+gathers it, the row layer reduce-scatters: the two halves of the all-reduce, so as many bytes, and everything between
+row and column is computed and kept once, not t times. What backward needs of x can be kept in two ways:
 
     GatheredColumnProduct      the gathered x, (B, T, D)
     RegatheredColumnProduct    this rank's tokens, (B, T/t, D); the others' are gathered a second time, while dx is
                                computed: less memory for a third message
 
-Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.
+Sources: Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 4.2.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +34,7 @@ from torch.autograd.function import once_differentiable
 from course_lib.collectives import gather_from_group, reduce_from_group, reduce_scatter_along, scatter_to_group
 from course_lib.collectives.differentiable import start_all_gather_along, start_all_reduce, start_reduce_scatter_along
 from course_lib.groups.gradients import broadcast
-from course_lib.groups.membership import Group, Member, as_autocast, member
+from course_lib.groups.membership import Group, Member, as_autocast, member, require_kind
 from course_lib.runtime.torch_private import will_run
 from course_lib.tensor_parallel.cut import Cut, cut_evenly
 
@@ -91,56 +77,6 @@ def current_needs(ctx: Any) -> list[bool]:
             return True
 
     return [needs(index) for index in range(3)]
-
-
-class GatheredColumnProduct(torch.autograd.Function):
-    """x (B, T/t, D), this rank's tokens, times this rank's columns -> (B, T, F/t)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member) -> Tensor:
-        ctx.me = me
-        x = start_all_gather_along(x, -2, me)()  # (B, T, D)
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        need_x, need_weight, need_bias = current_needs(ctx)
-        if need_x:
-            dx = dy @ weight  # this rank's summand (B, T, D)
-            adding_up = start_reduce_scatter_along(dx, -2, ctx.me)  # (B, T/t, D): the sum of this rank's tokens
-        # While the summands travel: two gradients that no other rank needs.
-        d_weight = dy.flatten(0, -2).T @ x.flatten(0, -2) if need_weight else None  # (F/t, D)
-        d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
-        return adding_up() if need_x else None, d_weight, d_bias, None
-
-
-class RegatheredColumnProduct(torch.autograd.Function):
-    """x (B, T/t, D), this rank's tokens, times this rank's columns -> (B, T, F/t). Keeps no other rank's tokens."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member) -> Tensor:
-        ctx.me = me
-        ctx.save_for_backward(x, weight)  # before it is gathered
-        x = start_all_gather_along(x, -2, me)()  # (B, T, D)
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        need_x, need_weight, need_bias = current_needs(ctx)
-        if need_weight:
-            gathering = start_all_gather_along(x, -2, ctx.me)  # first: dx is computed while it travels
-        if need_x:
-            dx = dy @ weight  # this rank's summand (B, T, D)
-            adding_up = start_reduce_scatter_along(dx, -2, ctx.me)  # (B, T/t, D): the sum of this rank's tokens
-        # While the summands travel: two gradients that no other rank needs.
-        d_weight = dy.flatten(0, -2).T @ gathering().flatten(0, -2) if need_weight else None  # (F/t, D)
-        d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
-        return adding_up() if need_x else None, d_weight, d_bias, None
 
 
 class CutModule(nn.Module):
@@ -255,7 +191,53 @@ class RowParallelLinear(CutModule):
         return f"{self.in_features} / {self.member.n}, {self.out_features}, bias={self.bias is not None}"
 
 
-def require_kind(module: Any, kind: type) -> None:
-    """ValueError unless `module` is a `kind`."""
-    if not isinstance(module, kind):
-        raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.{kind.__name__}")
+# Chapter 7: tokens are dealt out between the layers
+
+class GatheredColumnProduct(torch.autograd.Function):
+    """x (B, T/t, D), this rank's tokens, times this rank's columns -> (B, T, F/t)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member) -> Tensor:
+        ctx.me = me
+        x = start_all_gather_along(x, -2, me)()  # (B, T, D)
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        need_x, need_weight, need_bias = current_needs(ctx)
+        if need_x:
+            dx = dy @ weight  # this rank's summand (B, T, D)
+            adding_up = start_reduce_scatter_along(dx, -2, ctx.me)  # (B, T/t, D): the sum of this rank's tokens
+        # While the summands travel: two gradients that no other rank needs.
+        d_weight = dy.flatten(0, -2).T @ x.flatten(0, -2) if need_weight else None  # (F/t, D)
+        d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
+        return adding_up() if need_x else None, d_weight, d_bias, None
+
+
+class RegatheredColumnProduct(torch.autograd.Function):
+    """x (B, T/t, D), this rank's tokens, times this rank's columns -> (B, T, F/t). Keeps no other rank's tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, me: Member) -> Tensor:
+        ctx.me = me
+        ctx.save_for_backward(x, weight)  # before it is gathered
+        x = start_all_gather_along(x, -2, me)()  # (B, T, D)
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        need_x, need_weight, need_bias = current_needs(ctx)
+        if need_weight:
+            gathering = start_all_gather_along(x, -2, ctx.me)  # first: dx is computed while it travels
+        if need_x:
+            dx = dy @ weight  # this rank's summand (B, T, D)
+            adding_up = start_reduce_scatter_along(dx, -2, ctx.me)  # (B, T/t, D): the sum of this rank's tokens
+        # While the summands travel: two gradients that no other rank needs.
+        d_weight = dy.flatten(0, -2).T @ gathering().flatten(0, -2) if need_weight else None  # (F/t, D)
+        d_bias = dy.flatten(0, -2).sum(0) if need_bias else None
+        return adding_up() if need_x else None, d_weight, d_bias, None

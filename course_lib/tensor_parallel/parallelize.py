@@ -2,7 +2,7 @@
 
     one block, t ranks, tokens (B, T)          forward                         backward
     attention, MLP                             an all-reduce of B T D each     an all-reduce of B T D each
-    with sequence_parallel, in their place     all-gather, reduce-scatter      all-gather, reduce-scatter
+    with sequence_parallel, instead of them    all-gather, reduce-scatter      all-gather, reduce-scatter
 
 Source: Shoeybi et al. 2019; Korthikanti et al. 2022; torch's `parallelize_module`, whose plans say the same of modules.
 """
@@ -12,9 +12,9 @@ from functools import partial
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather_along, copy_to_group, gather_from_group, scatter_to_group
-from course_lib.groups.exchange import require_same
+from course_lib.groups.exchange import require_same_module
 from course_lib.groups.gradients import broadcast
-from course_lib.groups.membership import Group, Member, describe, member
+from course_lib.groups.membership import Group, Member, member, require_kind
 from course_lib.reference import GPT, Block
 from course_lib.tensor_parallel import surgery
 from course_lib.tensor_parallel.full_state import share_parameters
@@ -55,8 +55,8 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
                 gather_again: bool = False) -> nn.Module:
     """Cut `model` in place, on all ranks of `group`, and return it. Place 0's parameters and buffers are used.
 
-    plan: see plan.py; by default that of reference.GPT, or the names of Hugging Face's Llama. sequence_parallel: from
-    the first block to the read-out each rank computes on T/t tokens of every row where it holds no part of a matrix.
+    plan: see surgery.py; by default reference.GPT's, or the names of Hugging Face's Llama. sequence_parallel: from the
+    first block to the read-out each rank computes on T/t tokens of every row where it holds no part of a matrix.
     gather_again: see ColumnParallelLinear; columns in a Region gather together, once, and keep it. An optimiser is made
     afterwards: parameters are new.
 
@@ -64,9 +64,7 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
     """
     me = member(group)
     styles = styles_of(model, plan)
-    lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
-             for name, tensor in (*model.named_parameters(), *model.named_buffers())]
-    require_same(lines, me, "modules", "the same parameters and buffers")
+    require_same_module(model, me)
     apart = {p for name, style in styles.items() if isinstance(style, Apart)
              for p in model.get_submodule(name).parameters()}
     broadcast([*(p for p in model.parameters() if p not in apart), *model.buffers()], me)
@@ -83,7 +81,7 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
             if isinstance(style, Column) and style.heads:
                 attentions[around] = True
     # Everything is looked at before anything is swapped: a model that is refused stays as it was.
-    seen = dealt_out(model, styles) if sequence_parallel else set()
+    seen = find_dealt_out(model, styles) if sequence_parallel else set()
     require_clear(model, styles, seen)
     surgery.tie_again(made, model)
     surgery.swap(model, made)
@@ -100,8 +98,7 @@ def parallelize(model: nn.Module, group: Group = None, sequence_parallel: bool =
 
 def styles_of(model: nn.Module, plan: Plan | None) -> Styles:
     """What becomes of each module, by name. ValueError where there is nothing to do, or nothing left to do."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model={model!r} is a {type(model).__name__}: expected an nn.Module")
+    require_kind(model, name="model")
     if any(isinstance(module, CutModule) for module in model.modules()):
         raise ValueError(f"this {type(model).__name__} has tensor-parallel layers already: expected an unsplit one")
     if plan is None:
@@ -120,7 +117,7 @@ def regions_around(name: str, styles: Styles) -> list[Region]:
     return [style for region, style in styles.items() if isinstance(style, Region) and name.startswith(f"{region}.")]
 
 
-def dealt_out(model: nn.Module, styles: Styles) -> set[str]:
+def find_dealt_out(model: nn.Module, styles: Styles) -> set[str]:
     """The names of the modules that see dealt-out tokens: those registered from the first block on."""
     names = [name for name, _ in model.named_modules()]
     entries = [names.index(name) for name, style in styles.items() if isinstance(style, Entry)]
@@ -147,8 +144,8 @@ def connect(model: nn.Module, styles: Styles, seen: set[str], sequence_parallel:
     for name, module in model.named_modules():
         style, regions = styles.get(name), regions_around(name, styles)
         if isinstance(style, Region):
-            surgery.before(module, partial(all_gather_along, dim=-2, group=me) if sequence_parallel else
-                           partial(copy_to_group, group=me))
+            surgery.change_input(module, partial(all_gather_along, dim=-2, group=me) if sequence_parallel else
+                                 partial(copy_to_group, group=me))
         if isinstance(style, Region) and style.draws_alone or isinstance(module, nn.Dropout) and name in seen:
             draw_alone(module, me)
         if isinstance(style, Tokenwise) and (regions or name in seen) or isinstance(style, Row) and sequence_parallel:
@@ -156,7 +153,7 @@ def connect(model: nn.Module, styles: Styles, seen: set[str], sequence_parallel:
     if sequence_parallel:
         entries = [name for name, style in styles.items() if isinstance(style, Entry)] or [""]
         for name in entries:
-            surgery.before(model.get_submodule(name), partial(scatter_to_group, dim=-2, group=me))
+            surgery.change_input(model.get_submodule(name), partial(scatter_to_group, dim=-2, group=me))
         if not any(isinstance(style, Column) and style.last for style in styles.values()):
-            surgery.behind(model, partial(gather_from_group, dim=-2, group=me))
+            surgery.change_output(model, partial(gather_from_group, dim=-2, group=me))
 

@@ -1,20 +1,17 @@
-"""What parallelize does to the modules of a model: layers in parts for whole ones, heads counted, tensors dealt out.
+"""How modules are cut: a plan as data, layers in parts for whole ones, and random numbers that fit both.
+
+A plan is {pattern of a module's name: what becomes of it}. A pattern is matched, as in a shell, with the name or with
+its end after a dot: "mlp.input" is every block's. The first pattern that matches counts. What a model of another kind
+needs is a dozen lines like GPT_PLAN's.
+
+Random numbers: where all ranks hold the same tensor they must draw the same mask, where each holds a part, its own. The
+ranks' streams go on alike, as those of one process would: replicated tensors need nothing else. Where a tensor is in
+parts, each rank draws one number from the common stream, the same on all, and seeds a stream of its own with it and
+with its rank; afterwards the common stream goes on. So everything still follows from the common stream, and whoever
+restores that, as torch.utils.checkpoint does before it computes again, gets the same masks. Megatron-LM has a second
+stream instead (`CudaRNGStatesTracker`), which a recomputation must restore, too.
 
 All hooks find what they need in their own arguments, so that a copied model works.
-
-A plan says how the modules of a model are cut: {pattern of a module's name: what becomes of it}.
-
-A pattern is matched, as in a shell, with the name or with its end after a dot: "mlp.input" is every block's. The first
-pattern that matches counts. What a model of another kind needs is a dozen lines like these.
-
-Random numbers: where all ranks hold the same tensor they must draw the same mask, where each holds a part, its own.
-
-The ranks' streams go on alike, as those of one process would: replicated tensors need nothing else. Where a tensor is
-in parts, each rank draws one number from the common stream, the same on all, and seeds a stream of its own with it and
-with its place; afterwards the common stream goes on. So everything still follows from the common stream, and whoever
-restores that, as torch.utils.checkpoint does before it computes again, gets the same masks.
-
-Megatron-LM has a second stream instead (`CudaRNGStatesTracker`), which a recomputation must restore, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -122,10 +119,10 @@ LLAMA_PLAN: Plan = {  # the names of Hugging Face's Llama, and of many others
 
 def find_style(plan: Plan, name: str) -> object | None:
     """What `plan` says about the module called `name`; None where it says nothing."""
-    return next((style for pattern, style in plan.items() if fits(name, pattern)), None)
+    return next((style for pattern, style in plan.items() if matches(name, pattern)), None)
 
 
-def fits(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """Whether `pattern` matches the end of `name`, from a dot on: "attention.qkv" fits "blocks.0.attention.qkv"."""
     if not SPECIAL & set(pattern):  # a shell's patterns are compiled, a millisecond each
         return f".{name}".endswith(f".{pattern}")
@@ -139,12 +136,12 @@ def own_stream(group: Group = None) -> Iterator[None]:
     common = int(torch.randint(2**53, (), device="cpu"))  # the same on all ranks
     others = [] if here.type == "cpu" else [here]
     with torch.random.fork_rng(others, device_type=here.type if others else "cpu"):
-        # From the common stream and the place, so that a recomputation which restores that stream gets this mask again.
-        seed(common + me.r, here)
+        # From the common stream and the rank, so that a recomputation which restores that stream gets this mask again.
+        seed_generators(common + me.r, here)
         yield
 
 
-def seed(number: int, here: torch.device) -> None:
+def seed_generators(number: int, here: torch.device) -> None:
     """Seed the generators of the CPU and of `here`."""
     torch.default_generator.manual_seed(number)
     if here.type != "cpu":
@@ -154,13 +151,13 @@ def seed(number: int, here: torch.device) -> None:
 def agree_on_random_numbers(group: Group = None) -> None:
     """From now on all ranks draw what place 0 draws. Collective."""
     me, here = member(group), device()
-    _follow(torch.get_rng_state(), torch.set_rng_state, me)
+    _copy_state(torch.get_rng_state(), torch.set_rng_state, me)
     if here.type != "cpu":
         module = torch.get_device_module(here)
-        _follow(module.get_rng_state(), module.set_rng_state, me)
+        _copy_state(module.get_rng_state(), module.set_rng_state, me)
 
 
-def _follow(state: Tensor, set_state: Callable[[Tensor], None], me: Member) -> None:
+def _copy_state(state: Tensor, set_state: Callable[[Tensor], None], me: Member) -> None:
     message = state.to(me.wire(state.device))
     dist.broadcast(message, group=me.group, group_src=0)
     if me.r > 0:
@@ -276,7 +273,7 @@ def tie_again(made: Mapping[nn.Module, CutModule], model: nn.Module) -> None:
 
 
 def swap(model: nn.Module, made: Mapping[nn.Module, CutModule]) -> None:
-    """The new modules in all places of the old ones."""
+    """The new modules wherever the old ones are."""
     remember_replacement((parameter for old in made for parameter in old.parameters()), "parallelize")
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
@@ -284,18 +281,18 @@ def swap(model: nn.Module, made: Mapping[nn.Module, CutModule]) -> None:
                 parent._modules[name] = made[child]
 
 
-def before(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
+def change_input(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
     """From now on `module` gets function(x) for the first tensor x among its arguments."""
-    module.register_forward_pre_hook(lambda _, inputs, named: on_first(function, (inputs, named)), with_kwargs=True)
+    module.register_forward_pre_hook(lambda _, inputs, named: change_first(function, (inputs, named)), with_kwargs=True)
 
 
-def behind(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
+def change_output(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
     """From now on `module` returns function(y) for the first tensor y of what it returned."""
-    module.register_forward_hook(lambda _, inputs, outputs: on_first(function, outputs))
+    module.register_forward_hook(lambda _, inputs, outputs: change_first(function, outputs))
 
 
-def on_first(function: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """`values`, a tree, with function(x) in the place of the first tensor in it."""
+def change_first(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """`values`, a tree, with function(x) instead of the first tensor in it."""
     is_done = False
 
     def change(value: Any) -> Any:

@@ -1,14 +1,14 @@
-"""The embedding, cut by vocabulary: a rank knows V/t tokens, and has zeros for all others. One all-reduce adds up.
-
-Cross-entropy of logits that no rank has whole: three numbers a token are sent, not V.
+"""What is cut by vocabulary: the embedding, and the loss of logits that no rank has whole.
 
     V vocabulary, t ranks      z logits of one token, this rank's V/t of them      y the target
 
+The embedding: a rank knows V/t tokens, and has zeros for all others. One all-reduce adds up. The loss:
+
     loss = log(sum_v exp(z_v - m)) - (z_y - m)        m = max_v z_v
 
-Each of m, the sum and z_y is one all-reduce of one number a token. Backward sends nothing: the gradient of this rank's
-part of z, softmax(z) - 1_y, needs what this rank has. With label smoothing e the target is (1-e) 1_y + e/V, and the
-mean of z travels with z_y.
+Three numbers a token are sent, not V: each of m, the sum and z_y is one all-reduce of one number a token. Backward
+sends nothing: the gradient of this rank's part of z, softmax(z) - 1_y, needs what this rank has. With label smoothing e
+the target is (1-e) 1_y + e/V, and the mean of z travels with z_y.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import reduce_from_group
-from course_lib.groups.membership import Group, Member, describe, member, sendable
+from course_lib.groups.membership import Group, Member, describe, member, require_kind, sendable
 from course_lib.tensor_parallel.cut import cut_evenly
-from course_lib.tensor_parallel.linear import CutModule, require_kind
+from course_lib.tensor_parallel.linear import CutModule
 
 
 class VocabParallelEmbedding(CutModule):

@@ -1,18 +1,16 @@
 """Chapter 6: ZeRO and fully sharded data parallelism. From "every device holds everything" to one N-th each.
 
-    optimizer.py    ZeroOptimizer: stages 1 and 2 on a page, reduce, step, gather
-    flat.py         a bucket of parameters of which each rank owns one block
+    optimizer.py    ZeroOptimizer: stages 1 and 2 on a page, reduce, step, gather; loss scaling for fp16, over shards
+    flat.py         a bucket of parameters of which each rank owns one block, and what cannot be cut so
     fsdp.py         FullyShardedDataParallel: stage 3, when each unit is gathered and reduced
     units.py        a unit: what is gathered and freed together, and which parameters make one
-    scaler.py       loss scaling for fp16, over shards
     consolidate.py  what the ranks hold in torch's own form, as if nothing were sharded, and back
     watch.py        what a step needs in one process, from which costs.sharding counts the peak of each stage
     deepspeed.py    the same training by DeepSpeed, an optional extra
-    checks.py       what cannot work, said before it goes wrong
 
 The messages are those of groups/exchange.py, the halves of an all-reduce. `group=None` is the world, and every process
 group of torch.distributed will do. What each device holds and sends is counted in course_lib.costs: memory.py and
-sharding.py, and peak.py for the most that a step takes.
+sharding.py, which also has the most that a step takes.
 """
 
 from course_lib.costs.memory import device_memory, table_1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # stages 1 and 2 need no units
 MASTER = "master_weight"  # the key of a 32-bit copy among a parameter's state
 Groups = list[dict[str, Any]]  # torch's param_groups
 State = dict[nn.Parameter, dict[str, Any]]
-Shards = Mapping[nn.Parameter, "ShardedParameter"]  # see FullyShardedDataParallel.shards
+ShardOf = Mapping[nn.Parameter, "ShardedParameter"]  # see FullyShardedDataParallel.shards
 
 
 def options_of(group: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
     """See ZeroOptimizer.state_dict. `state`: of this rank's pieces."""
     numbers = {p: number for number, p in enumerate(p for group in groups for p in group["params"])}
     pieces = pieces_in(buckets)
-    kept = {p: without_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
+    kept = {p: drop_idle_master(of_one, p, pieces[p]) for p, of_one in state.items()}
     mine = {numbers[p]: {key: form_of(value, pieces[p]) for key, value in of_one.items()} for p, of_one in kept.items()}
     forms = {number: of_one for everyones in agree(None, mine, me) for number, of_one in everyones.items()}
     gathered: dict[int, dict[str, Any]] = {}
@@ -66,7 +66,7 @@ def gather_state(groups: Groups, state: State, buckets: Sequence[FlatBucket], me
             "param_groups": [{**group, "params": [numbers[p] for p in group["params"]]} for group in groups]}
 
 
-def without_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
+def drop_idle_master(of_one: dict[str, Any], parameter: Tensor, piece: FlatPiece) -> dict[str, Any]:
     """The state, without a master copy that says no more than the parameter: AdamW takes any entry for all its state.
     """
     master = of_one.get(MASTER)
@@ -130,7 +130,7 @@ def gather_whole(shard: Tensor, parameter: "ShardedParameter", me: Member) -> Te
     return flat[:parameter.shape.numel()].view(parameter.shape).to("cpu", copy=True)
 
 
-def gather_module(module: nn.Module, shards: Shards, me: Member) -> dict[str, Tensor]:
+def gather_module(module: nn.Module, shards: ShardOf, me: Member) -> dict[str, Tensor]:
     """See FullyShardedDataParallel.full_state_dict."""
     wholes, state = {}, {}
     named = dict(module.named_parameters(remove_duplicate=False))

@@ -1,4 +1,4 @@
-"""A bucket of parameters in one flat piece of memory, of which each rank owns one block.
+"""A bucket of parameters in one flat piece of memory, of which each rank owns one block; and what cannot be cut so.
 
     n ranks, r this one      S numbers in a block, n S in the bucket: the last numbers are padding where n does not
                              divide      piece: what of one parameter lies in the block of this rank
@@ -6,8 +6,6 @@
 Each parameter stays what it is, a view of the flat memory: what is gathered there, the model has. The optimiser knows
 nothing of buckets. It is given the pieces, each as a parameter of its own, so that one that nobody used has no
 gradient and is left alone, and the step that AdamW counts is that of its parameter.
-
-What cannot work, said before it goes wrong.
 """
 
 from collections.abc import Iterable, Sequence
@@ -156,17 +154,17 @@ def require_element_wise(optimizer_class: Any, defaults: dict[str, Any]) -> None
         raise_mixes(optimizer_class)
     values = torch.arange(1.0, 9.0)
     whole = [nn.Parameter(values.view(2, 4).clone())]
-    steps(optimizer_class(whole, **defaults), whole)  # with options that are wrong this raises, and may
+    step_twice(optimizer_class(whole, **defaults), whole)  # with options that are wrong this raises, and may
     pieces = [nn.Parameter(part.clone()) for part in values.split([3, 5])]
     try:
-        steps(optimizer_class(pieces, **defaults), pieces)
+        step_twice(optimizer_class(pieces, **defaults), pieces)
     except (ValueError, RuntimeError, IndexError):
         raise_mixes(optimizer_class)
     if not torch.allclose(whole[0].detach().flatten(), torch.cat([piece.detach() for piece in pieces]), rtol=1e-4):
         raise_mixes(optimizer_class)
 
 
-def steps(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+def step_twice(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
     for number in (1, 2):
         for parameter in parameters:
             parameter.grad = parameter.detach().pow(number) / 10
@@ -222,22 +220,3 @@ def require_in_step(broken_off: bool) -> None:
     if broken_off:
         raise RuntimeError("the last backward pass raised before its end, so this rank is out of step with the others: "
                            "expected a new ZeroOptimizer on all ranks")
-
-
-def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefetch: Any, sharder: type) -> None:
-    """ValueError for arguments that FullyShardedDataParallel cannot work with."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"module={module!r} is a {type(module).__name__}: expected an nn.Module")
-    inside = next((name for name, submodule in module.named_modules() if isinstance(submodule, sharder)), None)
-    if inside is not None:
-        raise ValueError(f"{inside or 'the module'} is a {sharder.__name__} already: expected a plain module, and "
-                         "should_shard to say what inside it is gathered together")
-    if not any(parameter.numel() for parameter in module.parameters()):
-        raise ValueError(f"this {type(module).__name__} has no parameters, so there is nothing to shard")
-    if should_shard is not None and not callable(should_shard):
-        raise ValueError(f"should_shard={should_shard!r}: expected a function of (name, module) that says whether the "
-                         "module is a unit, or None")
-    if compute_dtype is not None and not (isinstance(compute_dtype, torch.dtype) and compute_dtype.is_floating_point):
-        raise ValueError(f"compute_dtype={compute_dtype!r}: expected a dtype such as torch.bfloat16, or None")
-    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-        raise ValueError(f"prefetch={prefetch!r}: expected how many units to gather ahead, a whole number from 0")

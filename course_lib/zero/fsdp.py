@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.groups.exchange import require_same
-from course_lib.groups.gradients import average_gradients, broadcast, clip, total_norm
-from course_lib.groups.membership import Member, describe, member
+from course_lib.groups.exchange import require_same_module
+from course_lib.groups.gradients import average_gradients, broadcast, clip_total_norm
+from course_lib.groups.membership import Member, is_whole, member, require_kind
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
-from course_lib.zero import consolidate, flat
+from course_lib.zero import consolidate
 from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, cut_into_units
 
 ShouldShard = Callable[[str, nn.Module], bool]
@@ -39,7 +39,7 @@ class FullyShardedDataParallel(nn.Module):
     keep their names, flat and an n-th as long; .grad of each is the average over the ranks when backward returns.
 
     should_shard(name, module) says which modules are units, gathered and freed as one; a parameter belongs to the
-    innermost unit around all places where it is used. Default: the children of each ModuleList, blocks usually, and
+    innermost unit around all modules that use it. Default: the children of each ModuleList, blocks usually, and
     the whole ("") takes the rest. A parameter that lies in no unit is replicated, its gradient averaged.
 
     compute_dtype: what parameters and floating-point inputs are while they compute, and gradients when they are sent;
@@ -56,12 +56,10 @@ class FullyShardedDataParallel(nn.Module):
                  reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False,
                  groups: Mapping[str, Member] | None = None) -> None:
         super().__init__()
-        flat.require_shardable(module, should_shard, compute_dtype, prefetch, FullyShardedDataParallel)
+        require_shardable(module, should_shard, compute_dtype, prefetch)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
-        lines = [f"{name} {describe(tensor, tensor.device.type)}, requires_grad={tensor.requires_grad}"
-                 for name, tensor in (*module.named_parameters(), *module.named_buffers())]
-        require_same(lines, self.member, "modules", "the same parameters and buffers")
+        require_same_module(module, self.member)
         self.groups = {} if groups is None else groups
         for name, others in self.groups.items():
             broadcast(module.get_submodule(name).parameters(), others)
@@ -200,8 +198,8 @@ class FullyShardedDataParallel(nn.Module):
 
     def _after(self, unit: Unit, order: list[Unit]) -> list[Unit]:
         """The next `prefetch` units of `order`."""
-        place = order.index(unit) if unit in order else len(order)
-        return order[place + 1:place + 1 + self.prefetch]
+        position = order.index(unit) if unit in order else len(order)
+        return order[position + 1:position + 1 + self.prefetch]
 
     def _gather_ahead(self, units: list[Unit]) -> None:
         with torch.no_grad():
@@ -210,7 +208,6 @@ class FullyShardedDataParallel(nn.Module):
 
     # All of it
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm, over all shards, is at most `max_norm`; returns what it was.
 
@@ -218,9 +215,7 @@ class FullyShardedDataParallel(nn.Module):
         """
         shards = [shard.grad for shard in self.shards() if shard.grad is not None]
         replicated = [p.grad for p in self.replicated if p.grad is not None]
-        norm = total_norm(shards, replicated, norm_type, self._only_group, self.device)
-        clip([*shards, *replicated], max_norm, norm)
-        return norm
+        return clip_total_norm(shards, replicated, max_norm, norm_type, self._only_group, self.device)
 
     @property
     def _only_group(self) -> Member:
@@ -263,3 +258,21 @@ class WhenGradientsLeave(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
         context.say()
         return None, *gradients
+
+
+def require_shardable(module: Any, should_shard: Any, compute_dtype: Any, prefetch: Any) -> None:
+    """ValueError for arguments that FullyShardedDataParallel cannot work with."""
+    require_kind(module)
+    for inside, submodule in module.named_modules():
+        if isinstance(submodule, FullyShardedDataParallel):
+            raise ValueError(f"{inside or 'the module'} is a FullyShardedDataParallel already: expected a plain "
+                             "module, and should_shard to say what inside it is gathered together")
+    if not any(parameter.numel() for parameter in module.parameters()):
+        raise ValueError(f"this {type(module).__name__} has no parameters, so there is nothing to shard")
+    if should_shard is not None and not callable(should_shard):
+        raise ValueError(f"should_shard={should_shard!r}: expected a function of (name, module) that says whether the "
+                         "module is a unit, or None")
+    if compute_dtype is not None and not (isinstance(compute_dtype, torch.dtype) and compute_dtype.is_floating_point):
+        raise ValueError(f"compute_dtype={compute_dtype!r}: expected a dtype such as torch.bfloat16, or None")
+    if not is_whole(prefetch, 0):
+        raise ValueError(f"prefetch={prefetch!r}: expected how many units to gather ahead, a whole number from 0")

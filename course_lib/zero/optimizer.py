@@ -10,15 +10,12 @@
 Reduce and gather are the two halves of an all-reduce, so both stages send what data parallelism sends. The optimiser's
 state, AdamW's two moments say, exists once in the group and not once per rank.
 
-Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5.
+Loss scaling is at the end: gradients too small for fp16, which ends at 6e-8 below and 65504 above, are multiplied into
+its range with the loss, and divided back. Where one has become infinite the step is left out and the factor halved;
+after many good steps it is doubled. All ranks must leave out the same steps, so they ask one another.
 
-Loss scaling for 16-bit floats: gradients too small for fp16 are multiplied into its range, and divided back.
-
-fp16 ends at 6e-8 below and 65504 above. The loss is multiplied by a large power of two, so are all gradients, and the
-optimiser gets them divided again. Where one has become infinite the step is left out and the factor halved; after many
-good steps it is doubled. All ranks must leave out the same steps, so they ask one another.
-
-Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2.
+Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5;
+Micikevicius et al. 2018, "Mixed Precision Training", section 3.2.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import broadcast, clip, require_dense, require_first, total_norm, when_complete
+from course_lib.groups.gradients import broadcast, clip_total_norm, require_dense, require_first, when_complete
 from course_lib.groups.membership import Member, member
 from course_lib.runtime import device
 from course_lib.runtime.torch_private import when_backward_ends
@@ -89,9 +86,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def _gradient_is_there(self, parameter: nn.Parameter) -> None:
         """Autograd calls this when a parameter's .grad is complete, and goes on to the parameters before it."""
         require_dense(parameter, f"a parameter of shape {list(parameter.shape)}")
-        if self.stage.closed:  # the reader may clear .grad without us, module.zero_grad() say
-            flat.require_no_average(self.buckets)
-            self.stage.forget()
         self.stage.collect(parameter, self.bucket_of[parameter])
 
     # A step: reduce, step, gather
@@ -106,7 +100,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.average_gradients()  # phase 1, reduce; clip_grad_norm_ may have done it, stage 2 has done it in backward
         self._step_pieces()  # phase 2
         self._gather()  # phase 3
-        self.stage.closed = True
+        self.stage.close()
         return loss
 
     @torch.no_grad()
@@ -138,7 +132,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
             torch.autograd.graph.increment_version(bucket.parameters)  # autograd did not see what came by message
             bucket.remember_versions()
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale all gradients so that their norm, over all ranks' pieces, is at most `max_norm`; returns what it was.
 
@@ -146,9 +139,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """
         self.average_gradients()
         gradients = [piece.owned.grad for piece in self.pieces.values() if piece.owned.grad is not None]
-        norm = total_norm(gradients, [], norm_type, self.member, self.buckets[0].device)
-        clip(gradients, max_norm, norm)
-        return norm
+        return clip_total_norm(gradients, [], max_norm, norm_type, self.member, self.buckets[0].device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients and their memory. In stage 1 set_to_none=False keeps zeros, as in torch."""
@@ -184,47 +175,25 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._gather()
 
 
-# Phase 1 in the two stages. `closed`: the gradients are final, a step may use them, and nothing may be added to them.
+class Stage:
+    """Phase 1: when gradients are collected, averaged and forgotten. Stages 1 and 2 say how.
 
-class Stage1:
-    """Reduce in the step: until then gradients stay whole, and after any number of passes they are sent once."""
+    `closed`: the gradients are final, a step may use them, and nothing may be added to them.
+    """
 
     def __init__(self, buckets: Sequence[FlatBucket], me: Member) -> None:
         self.buckets, self.me, self.closed = buckets, me, False
+        self.under_way: tuple[FlatBucket, Callable[[Tensor], None]] | None = None
 
-    def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
-        """A gradient is complete: its part of the bucket becomes .grad, where autograd adds those of later passes."""
-        if parameter.grad is not bucket.parts.get(parameter):
-            parameter.grad = bucket.take(parameter)
+    def forget_used(self) -> None:
+        """A gradient has come: those that a step has used go. ValueError where the reader would add to them."""
+        if self.closed:  # the reader may clear .grad without us, module.zero_grad() say
+            flat.require_no_average(self.buckets)
+            self.forget()
 
-    def reduce(self) -> None:
-        """Block r of every bucket is averaged on rank r."""
-        if self.closed:
-            return
-        before = None
-        for bucket in self.buckets:
-            self._fill(bucket)
-            wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)
-            if before is not None:  # two are under way at most: what arrives needs as much memory as a bucket
-                self._keep_block(*before)
-            before = bucket, wait
-        self._keep_block(*before)
+    def close(self) -> None:
+        """The step is over."""
         self.closed = True
-
-    def _fill(self, bucket: FlatBucket) -> None:
-        """What is in .grad now is what counts, whoever put it there."""
-        for parameter in bucket.parameters:
-            if parameter.grad is None:
-                bucket.missing.add(parameter)
-            else:
-                self.collect(parameter, bucket)
-        bucket.mark_missing()
-
-    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
-        own = bucket.block_of(bucket.gradient)  # (S,), whose memory will do unless a master copy steps
-        average = own if bucket.master is None else bucket.new_block()
-        wait(average)
-        bucket.add_gradient(average)
 
     def forget(self) -> None:
         """The memory of all gradients is free."""
@@ -232,17 +201,57 @@ class Stage1:
             bucket.forget_gradients()
         self.closed = False
 
+    def _send(self, bucket: FlatBucket) -> None:
+        wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)  # (n S,) of each rank -> (S,) on the owner
+        # The bucket before had the time until now. Two are under way at most: each needs memory for what arrives.
+        self._finish_last()
+        self.under_way = bucket, wait
 
-class Stage2:
+    def _finish_last(self) -> None:
+        if self.under_way is not None:
+            self._keep_block(*self.under_way)
+            self.under_way = None
+
+
+class Stage1(Stage):
+    """Reduce in the step: until then gradients stay whole, and after any number of passes they are sent once."""
+
+    def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
+        """A gradient is complete: its part of the bucket becomes .grad, where autograd adds those of later passes."""
+        self.forget_used()
+        if parameter.grad is not bucket.parts.get(parameter):
+            parameter.grad = bucket.take(parameter)
+
+    def reduce(self) -> None:
+        """Block r of every bucket is averaged on rank r."""
+        if self.closed:
+            return
+        for bucket in self.buckets:
+            for parameter in bucket.parameters:  # what is in .grad now is what counts, whoever put it there
+                if parameter.grad is None:
+                    bucket.missing.add(parameter)
+                else:
+                    self.collect(parameter, bucket)
+            bucket.mark_missing()
+            self._send(bucket)
+        self._finish_last()
+        self.close()
+
+    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
+        own = bucket.block_of(bucket.gradient)  # (S,), whose memory will do unless a master copy steps
+        average = own if bucket.master is None else bucket.new_block()
+        wait(average)
+        bucket.add_gradient(average)
+
+
+class Stage2(Stage):
     """Reduce in backward: a full bucket is sent while backward computes the next, and one block of it is kept."""
 
-    def __init__(self, buckets: Sequence[FlatBucket], me: Member) -> None:
-        self.buckets, self.me, self.closed = buckets, me, False
-        self.in_backward, self.num_sent = False, 0  # buckets that have left in this backward pass
-        self.under_way: tuple[FlatBucket, Callable[[Tensor], None]] | None = None
+    in_backward, num_sent = False, 0  # num_sent: buckets that have left in this backward pass
 
     def collect(self, parameter: nn.Parameter, bucket: FlatBucket) -> None:
         """A gradient is complete: it moves into its bucket, and buckets that are full leave."""
+        self.forget_used()
         if not self.in_backward:
             self.in_backward = True
             when_backward_ends(self._reduce_rest)
@@ -255,20 +264,14 @@ class Stage2:
             self._send_next()
 
     def _send_next(self) -> None:
-        bucket = self.buckets[self.num_sent]
         self.num_sent += 1
-        wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)
-        self._keep_block()  # of the bucket before, which had the time until now: two are under way at most
-        self.under_way = bucket, wait
+        self._send(self.buckets[self.num_sent - 1])
 
-    def _keep_block(self) -> None:
-        if self.under_way is not None:
-            bucket, wait = self.under_way
-            average = bucket.new_block()  # (S,)
-            wait(average)
-            bucket.free()  # the other blocks are others'
-            bucket.add_gradient(average)  # to what earlier passes of this step have left
-            self.under_way = None
+    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
+        average = bucket.new_block()  # (S,)
+        wait(average)
+        bucket.free()  # (n S,): the other blocks are others'
+        bucket.add_gradient(average)  # to what earlier passes of this step have left
 
     @torch.no_grad()
     def _reduce_rest(self) -> None:
@@ -276,7 +279,7 @@ class Stage2:
         while self.num_sent < len(self.buckets):
             self.buckets[self.num_sent].mark_missing()  # the message leaves all the same: the others wait for it
             self._send_next()
-        self._keep_block()
+        self._finish_last()
         self.in_backward, self.num_sent = False, 0
 
     def reduce(self) -> None:
@@ -289,9 +292,8 @@ class Stage2:
     def forget(self) -> None:
         """The memory of all gradients is free."""
         flat.require_in_step(self.num_sent > 0)
-        for bucket in self.buckets:
-            bucket.forget_gradients()
-        self.closed = self.in_backward = False
+        super().forget()
+        self.in_backward = False
 
 
 class ShardedGradScaler(torch.amp.GradScaler):

@@ -104,7 +104,7 @@ class Shards:
         for p in self.parameters:
             p.padded.untyped_storage().resize_(p.padded.numel() * p.padded.element_size())
         # It came rank by rank, and is wanted parameter by parameter: a column of it for each.
-        by_rank = flat.view(self.me.n, self.S)
+        by_rank = flat.view(self.me.n, self.S)  # (n S,) -> (n, S), of which columns (n, S_i) are parameter i, padded
         torch.split_with_sizes_copy(by_rank, [p.S for p in self.parameters], dim=1,
                                     out=[p.padded.view(self.me.n, p.S) for p in self.parameters])
 

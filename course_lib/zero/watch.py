@@ -1,4 +1,4 @@
-"""What a step needs in memory, seen in one process that shards nothing; costs.sharding counts stages' peaks from it."""
+"""What a step needs in memory, seen in one process that shards nothing: costs.sharding counts the peaks from it."""
 
 from collections.abc import Callable
 
@@ -22,11 +22,11 @@ def watch(model: nn.Module, run: Callable[[], Tensor]) -> Watched:
                          f"{sum(not p.requires_grad for p in parameters)} that need no gradient")
     names = blocks_and_the_whole(model)
     unit_of = {p: innermost_around([name for name, _ in where], names) for p, where in homes(model).items()}
-    places = {p: place for place, p in enumerate(parameters)}
+    positions = {p: position for position, p in enumerate(parameters)}
     seen: list[tuple[int, str, str, int | None]] = []  # (changes of memory so far, kind, unit, parameter)
 
     def note(kind: str, unit: str, parameter: nn.Parameter | None = None) -> None:
-        seen.append((len(log.over_time()) - 1, kind, unit, places.get(parameter)))
+        seen.append((len(log.over_time()) - 1, kind, unit, positions.get(parameter)))
 
     def left(unit: str, outputs: Tensor) -> None:
         note(LEFT, unit)
@@ -47,9 +47,9 @@ def watch(model: nn.Module, run: Callable[[], Tensor]) -> Watched:
             handle.remove()
     besides = [everything - of_model for everything, of_model in zip(log.over_time(), log.over_time("parameters"))]
     finished, events = 0, []
-    for (first, kind, unit, place), (last, *_) in zip(seen, [*seen[1:], (len(besides) - 1,)]):
+    for (first, kind, unit, position), (last, *_) in zip(seen, [*seen[1:], (len(besides) - 1,)]):
         at_first = besides[first] - finished
-        finished += parameters[place].nbytes if kind == GRADIENT else 0
-        events.append(Event(kind, unit, place, at_first, max(besides[first:last + 1]) - finished))
+        finished += parameters[position].nbytes if kind == GRADIENT else 0
+        events.append(Event(kind, unit, position, at_first, max(besides[first:last + 1]) - finished))
     return Watched(tuple(events), tuple(p.numel() for p in parameters), tuple(unit_of[p] for p in parameters),
                    parameters[0].element_size())

@@ -47,7 +47,7 @@ def test_a_rank_with_fewer_rows_has_each_in_the_place_of_its_chunk_and_a_full_on
     (lambda: Holdings.of([torch.tensor(3), None]), "int64.* expected whole numbers"),
     (lambda: Holdings.of([-label_chunks(0, 2), None]), "holds -1 in a column of chunk 0"),
     (lambda: Holdings.of([label_chunks(2, 3), None]), r"expected a sum of 10\*\*rank over the 2 ranks 0 to 1"),
-    (lambda: Holdings.of([label_chunks(0, 3)], num_places=2), "rank 0 has 3 rows: expected at most num_places=2"),
+    (lambda: Holdings.of([label_chunks(0, 3)], num_slots=2), "rank 0 has 3 rows: expected at most num_slots=2"),
     (lambda: Holdings.of([]), "no buffers"),
 ])
 def test_labels_and_buffers_that_cannot_be_are_refused(wrong, message):

@@ -1,6 +1,9 @@
 """Compressed gradients: what each hook sends, what error feedback gives back, what it costs in loss. And the mean
 of unequal batches."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,6 +11,7 @@ from torch import nn
 
 from benchmarks import compression
 from course_lib.data_parallel import (
+    HOOKS,
     DistributedDataParallel,
     average_each,
     average_flat,
@@ -21,6 +25,8 @@ from course_lib.reference import GPT, GPTConfig, train
 from course_lib.runtime import record_communication
 from tests.data_parallel.cases import WIDTH, batch, compare, make, normal
 from tests.ranks import on_ranks
+
+CHAPTER = Path(__file__).parents[2] / "notebooks" / "03_data_parallel.ipynb"
 
 
 class Given(nn.Module):
@@ -41,17 +47,70 @@ def averaged(model, *gradients):
     return [weight.grad.clone() for weight in model.module.weights]
 
 
+# Every hook of the table
+
+@on_ranks(1, 2, 3)
+def test_each_hook_sends_what_its_row_says_and_all_ranks_get_the_same():
+    shapes, n = ((20, 30), (300,), (3, 4, 50), (40, 50)), dist.get_world_size()
+    for name, published in HOOKS.items():
+        model = DistributedDataParallel(Given(*shapes), hook=published.make())
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        with record_communication() as log:
+            received = torch.cat([g.flatten() for g in averaged(model, *(normal(s, generator) for s in shapes))])
+        assert log.sent_bytes == pytest.approx(published.sent_bytes(shapes, n)), name
+        rank_0s = received.clone()
+        dist.broadcast(rank_0s, 0)
+        assert torch.equal(received, rank_0s) and published.source, name
+
+
 @on_ranks(2)
-def test_16_bit_hooks_send_half_the_bytes_and_round_to_their_precision():
+def test_with_each_hook_an_infinite_gradient_is_handed_on_and_does_not_stay():
+    ones = torch.ones(20, 30)
+    for name, published in HOOKS.items():
+        model = DistributedDataParallel(Given((20, 30)), hook=published.make())
+        (bad,) = averaged(model, ones * (float("inf") if dist.get_rank() else 1))
+        good = [averaged(model, ones)[0] for _ in range(2)][-1]
+        assert not bad.isfinite().all() and good.isfinite().all(), name
+
+
+@on_ranks(1, 2, 3)
+def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average():
+    hooks = [*((top_k_hook(1.0), True), (power_sgd_hook(100), True)),  # all numbers, or more ranks than matrices have
+             *((hook, False) for hook in (published.make() for published in HOOKS.values()) if hasattr(hook, "error"))]
+    assert len(hooks) > 3
+    for hook, is_exact in hooks:
+        model = DistributedDataParallel(Given((20, 30), 7, (3, 4, 5), ()), hook=hook)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        total, received = torch.zeros(668), torch.zeros(668)
+        for _ in range(3):
+            gradients = [normal(weight.shape, generator) for weight in model.module.weights]
+            total += torch.cat([gradient.flatten() for gradient in gradients]) / dist.get_world_size()
+            received += torch.cat([gradient.flatten() for gradient in averaged(model, *gradients)])
+        held = model.hook.error[model.buckets[0]].clone()  # in the order of the bucket: reversed
+        for summed in (total, held):
+            dist.all_reduce(summed)
+        sizes = [weight.numel() for weight in model.module.weights][::-1]
+        kept = torch.cat([part.flatten() for part in held.split(sizes)][::-1])
+        assert (received + kept - total).abs().max() < 1e-4 and (not held.any()) == is_exact
+
+
+def test_a_row_of_the_table_is_all_that_the_benchmark_and_the_chapter_ask_for(monkeypatch):
+    monkeypatch.setitem(HOOKS, "fake", HOOKS["bf16"])
+    assert "fake" in [way.name for way in runpy.run_module("benchmarks.compression")["COMPRESSED"]]
+    assert "in HOOKS.items() if name != " in CHAPTER.read_text(encoding="utf-8")
+
+
+# Each hook by itself
+
+@on_ranks(2)
+def test_16_bit_hooks_round_to_their_precision():
     exact, off = normal(1000, torch.Generator().manual_seed(dist.get_rank())), []
     average = exact.clone()
     dist.all_reduce(average)
     for hook in (fp16_hook, bf16_hook):
         model = DistributedDataParallel(Given(1000), hook=hook)
-        with record_communication() as log:
-            (gradient,) = averaged(model, exact)
+        (gradient,) = averaged(model, exact)
         off.append((gradient - average / 2).abs().max().item())
-        assert log.sent_bytes == 2000
     assert 0 < off[0] < 4 * 2**-11 and off[0] < off[1] < 4 * 2**-8  # numbers up to 4
 
 
@@ -69,28 +128,6 @@ def test_top_k_sends_the_largest_error_feedback_the_rest_later_and_a_warm_up_eve
     model = DistributedDataParallel(Given((20, 30)), hook=top_k_hook(0.01, warm_up=2))
     gradient = torch.arange(600.0).reshape(20, 30) * (dist.get_rank() + 1)
     assert [averaged(model, gradient)[0].count_nonzero() for _ in range(3)] == [599, 599, 6]
-
-
-@on_ranks(1, 2, 3)
-def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average_and_all_ranks_get_the_same():
-    for hook, is_exact in ((top_k_hook(1.0), True), (power_sgd_hook(100), True), (power_sgd_hook, False)):
-        # exact: all numbers, or more ranks than the matrices have
-        model = DistributedDataParallel(Given((20, 30), 7, (3, 4, 5), ()), hook=hook)
-        generator = torch.Generator().manual_seed(dist.get_rank())
-        total, received = torch.zeros(668), torch.zeros(668)
-        for _ in range(3):
-            gradients = [normal(weight.shape, generator) for weight in model.module.weights]
-            total += torch.cat([gradient.flatten() for gradient in gradients]) / dist.get_world_size()
-            received += torch.cat([gradient.flatten() for gradient in averaged(model, *gradients)])
-        held = model.hook.error[model.buckets[0]].clone()  # in the order of the bucket: reversed
-        for summed in (total, held):
-            dist.all_reduce(summed)
-        sizes = [weight.numel() for weight in model.module.weights][::-1]
-        kept = torch.cat([part.flatten() for part in held.split(sizes)][::-1])
-        assert (received + kept - total).abs().max() < 1e-4 and (not held.any()) == is_exact
-        rank_0s = received.clone()
-        dist.broadcast(rank_0s, 0)
-        assert torch.equal(received, rank_0s)
 
 
 @on_ranks(2)
@@ -119,16 +156,6 @@ def test_warm_start_approaches_the_best_approximation_of_a_gradient_that_stays()
         U, S, Vh = torch.linalg.svd(gradient)
         off.append((given - S[0] * U[:, :1] @ Vh[:1]).norm() / S[0])
     assert off[0] < 0.05 < off[1]
-
-
-@on_ranks(2)
-def test_an_infinite_gradient_is_handed_on_and_does_not_stay():
-    ones = torch.ones(20, 30)
-    for hook in (top_k_hook, power_sgd_hook, fp16_hook):
-        model = DistributedDataParallel(Given((20, 30)), hook=hook)
-        (bad,) = averaged(model, ones * (float("inf") if dist.get_rank() else 1))
-        good = [averaged(model, ones)[0] for _ in range(2)][-1]
-        assert not bad.isfinite().all() and good.isfinite().all()
 
 
 @on_ranks(2)

@@ -13,10 +13,10 @@ from course_lib.expert_parallel import (
     SINGLE,
     Experts,
     MoELayer,
+    dispatch,
     dispatch_splits,
     full_state_dict,
     make_groups,
-    through,
 )
 from course_lib.runtime import launch, record_memory, record_timeline
 from tests.expert_parallel.cases import Case, cases, few, layer_alone, run, tokens_of
@@ -41,7 +41,7 @@ def test_groups_of_one_chunks_and_two_levels_change_nothing_but_the_messages_and
 
 @on_ranks(2)
 def test_the_next_chunk_is_on_its_way_while_this_one_is_computed():
-    happened, start, compute = [], through.start_all_to_all_rows, Experts.forward
+    happened, start, compute = [], dispatch.start_all_to_all_rows, Experts.forward
 
     def started(*arguments):
         happened.append("start")
@@ -52,7 +52,7 @@ def test_the_next_chunk_is_on_its_way_while_this_one_is_computed():
         happened.append("compute")
         return compute(*arguments)
 
-    with patch.object(through, "start_all_to_all_rows", started), patch.object(Experts, "forward", computed):
+    with patch.object(dispatch, "start_all_to_all_rows", started), patch.object(Experts, "forward", computed):
         MoELayer(4, 8, 4, num_chunks=3)(torch.randn(6, 4))
     one = ["start", "compute", "start"]  # the next chunk goes, this one is computed, and goes back
     assert happened == ["start", "wait", *one, "wait", *one, "wait", "compute", "start", *["wait"] * 3]

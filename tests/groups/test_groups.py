@@ -26,8 +26,10 @@ from course_lib.groups.gradients import (
     is_missing,
     mark_missing,
     pack,
+    remember_replacement,
     unpack,
     unpack_into,
+    watch_optimizers,
     when_complete,
     write_gradient,
 )
@@ -233,3 +235,20 @@ def test_a_mark_is_as_good_as_a_zero_and_nothing_else_looks_like_it():
     mark_missing(part)
     assert is_missing(part) and torch.equal(part + torch.tensor([1.0, -1.0, 0.0]), torch.tensor([1.0, -1.0, 0.0]))
     assert not any(map(is_missing, (part + 0.0, torch.tensor([-0.0, 1.0]), torch.tensor([math.nan]), torch.empty(0))))
+
+
+# Replaced
+
+@on_ranks(1)
+def test_optimisers_are_looked_at_only_from_the_first_cut_on():
+    cut, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (cut, other)]
+    assert not watch_optimizers.cache_info().currsize
+    for optimizer in optimizers:
+        optimizer.step()
+    for _ in range(2):
+        remember_replacement(cut.parameters(), "a test")
+    assert watch_optimizers.cache_info().currsize == 1
+    optimizers[1].step()
+    with pytest.raises(ValueError, match="this SGD was made before a test cut the parameters it steps on"):
+        optimizers[0].step()

@@ -5,11 +5,9 @@ from itertools import product
 
 import pytest
 import torch.distributed as dist
-from matplotlib.colors import to_rgb
 
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
 from course_lib.collectives.holdings import Share
-from course_lib.pictures.palette import rank_colour
 from course_lib.plots.cells import HoldingsSheet
 from course_lib.runtime import launch
 from course_lib.widgets import Holdings, HoldingsPicture, each_collective, label_chunks, who_holds_what
@@ -53,49 +51,44 @@ def test_holdings_can_be_given_instead_of_buffers():
     assert who_holds_what(held, buffers(2), "Same") == HoldingsPicture("Same", held, held)
 
 
-def drawn(figure):
-    """Of the cells, and of the shares in them: (left, top, width, height, colour) in inches."""
-    found = {2: [], 3: []}
-    for boxes in figure.axes[0].collections:
-        for path, colour in zip(boxes.get_paths(), boxes.get_facecolor()):
-            (left, top), (right, bottom) = path.vertices.min(0), path.vertices.max(0)
-            found[boxes.get_zorder()].append((left, top, right - left, bottom - top, *colour[:3]))
-    return found[2], found[3]
+def expected(side, held, left, top, width, height, lanes):
+    """Keys, roles and corners counted by hand: a cell has 6 % around it, a share 10 % of its shorter side."""
+    for (rank, row), slot in product(enumerate(held.cells), range(held.num_slots)):
+        x, y, w, h = left + (slot + 0.06) * width, top + (rank + 0.06) * height, 0.88 * width, 0.88 * height
+        yield f"{side} {rank}.{slot}", "spare", (x, y, w, h)
+        for share in row[slot]:
+            lane, above = (h / lanes, share.rank * h / lanes) if lanes else (h, 0)
+            inset = 0.1 * min(w, lane)
+            yield (f"{side} {rank}.{slot} of {share.rank}", f"rank {share.rank % 8}",
+                   (x + inset, y + above + inset, w - 2 * inset, lane - 2 * inset))
 
 
-def expected(grids, width, height, lanes):
-    """The same counted by hand: a cell has 6 % of its place around it, a share 10 % of its shorter side."""
-    cells, shares = [], []
-    for left, top, held in grids:
-        for (rank, row), place in product(enumerate(held.cells), range(held.num_places)):
-            x, y, w, h = (left + (place + 0.06) * width, top + (rank + 0.06) * height, 0.88 * width, 0.88 * height)
-            cells.append((x, y, w, h, *to_rgb("white" if row[place] else "#F4F4F4")))
-            for share in row[place]:
-                lane, above = (h / lanes, share.rank * h / lanes) if lanes else (h, 0)
-                inset = 0.1 * min(w, lane)
-                shares.append((x + inset, y + above + inset, w - 2 * inset, lane - 2 * inset,
-                               *to_rgb(rank_colour(share.rank))))
-    return cells, shares
-
-
-@pytest.mark.parametrize("n, is_sum, size, on_sheet", [  # of a place; 7.05 inches for both sides, 3.19 on a sheet
-    (1, True, (0.9, 0.42), (0.41, 0.26)), (2, True, (0.9, 0.42), (0.41, 0.26)), (5, True, (0.705, 0.5), (0.319, 0.425)),
-    (5, False, (0.705, 0.34), (0.319, 0.425)), (18, True, (7.05 / 36, 0.6), (3.19 / 36, 1.53))])
-def test_every_cell_stands_at_its_rank_and_place_and_every_share_at_the_height_of_its_rank(n, is_sum, size, on_sheet):
+@pytest.mark.parametrize("n, is_sum, width, on_sheet, height", [  # of a slot; 780 units for both sides, 330 on a sheet
+    (1, True, 80, 40, 28), (2, True, 80, 40, 28), (5, True, 78, 33, 42.5), (5, False, 78, 33, 42.5),
+    (18, True, 780 / 36, 330 / 36, 153)])
+def test_every_cell_stands_at_its_rank_and_slot_and_every_share_at_the_height_of_its_rank(n, is_sum, width, on_sheet,
+                                                                                         height):
     mine, after = buffers(n), [sum(buffers(n))] + [None] * (n - 1) if is_sum else buffers(n)[::-1]
-    picture = who_holds_what(mine, after, "One")
-    start, lanes = 0.95 + max(0, 7.05 - 2 * n * size[0]) / 2, n if is_sum and n > 1 else 0
-    size = size if lanes else (size[0], 0.34)
-    grids = [(start, 0.5, picture.before), (start + n * size[0] + 0.8, 0.5, picture.after)]
-    for found, right in zip(drawn(picture.figure()), expected(grids, *size, lanes)):
-        assert found == [pytest.approx(each) for each in right]
-    names = [text.get_position() for text in picture.figure().axes[0].texts if text.get_text().startswith("rank ")]
-    assert names == [pytest.approx((start - 0.1, 0.5 + (rank + 0.5) * size[1])) for rank in range(n)]
-    sheet = HoldingsSheet("Two", (picture, who_holds_what(mine, after, "Other")))
-    grids = [(left + more, 0.62, held) for left in (0.95, 5.45) for more, held in (
-        (0, picture.before), (n * on_sheet[0] + 0.36, picture.after))]
-    for found, right in zip(drawn(sheet.figure()), expected(grids, *on_sheet, lanes)):
-        assert found == [pytest.approx(each) for each in right]
+    one, lanes = who_holds_what(mine, after, "One"), n if is_sum and n > 1 else 0
+    two = HoldingsSheet("Two", (one, who_holds_what(mine, after, "Other")))
+    for scene, wide, lefts in ((one.scene(), width, {"One": 80}), (two.scene(), on_sheet, {"One": 80, "Other": 530})):
+        marks = {mark.key: mark for mark in scene.marks}
+        cells = [(key, *rest) for name, left in lefts.items() for side, held, x in (
+                     ("before", one.before, left), ("after", one.after, left + n * wide + 40))
+                 for key, *rest in expected(f"{name} {side}", held, x, 52, wide, height, lanes)]
+        assert len(cells) == sum(mark.kind == "rect" for mark in scene.marks) - n * len(lefts)  # but the ranks' own
+        for key, role, at in cells:
+            assert marks[key].role == role and marks[key].at == pytest.approx(at, abs=0.006), key
+        for rank in range(n):
+            assert marks[f"One rank {rank} is"].text == f"rank {rank}"
+            assert marks[f"One rank {rank}"].at[1] + 6 == pytest.approx(52 + (rank + 0.5) * height)
+
+
+def test_what_was_mixed_up_or_counted_twice_is_marked():
+    one, two = buffers(2)
+    mixed, twice = (who_holds_what([one, two], [held, two]).scene().marks for held in (one.flip(0) + two, one + one))
+    assert [mark.role for mark in mixed if mark.key.startswith("Who holds what after 0.")].count("wrong") == 2
+    assert [mark.text for mark in twice if "after 0" in mark.key and mark.kind == "text"] == ["2 times"] * 2
 
 
 def widget_libraries_after_labelling():
