@@ -59,9 +59,7 @@ from course_lib.planner.search import pareto, ties
 from course_lib.planner.step import CAUSES
 from course_lib.planner.why_not import WhyNot, why_not
 
-load_on_use(__name__, {
-    "machine": ("Machine", "measure"),
-})
+load_on_use(__name__, {"machine": ("Machine", "measure")})
 
 __all__ = [
     "CAUSES",
