@@ -1,123 +1,125 @@
-"""The places of chapter 8 in a layer with experts: which experts, how rows come to them, and what evens them out."""
+"""A layer of experts in the place of an MLP, dealt out over ep: the holes of chapter 8.
 
-import importlib
-from collections.abc import Callable, Iterator
-from functools import partial
+    N tokens of this rank      E experts, E/R on each of the R ranks of ep      k experts of a token
+
+Each token goes through its experts once: where all ranks of tp have the same tokens, each of them sends its T/t.
+"""
+
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from course_lib.collectives import gather_from_group, scatter_to_group
 from course_lib.collectives.differentiable import Pair
-from course_lib.expert_parallel import layer, routing
-from course_lib.expert_parallel.dispatch import Choices
-from course_lib.expert_parallel.experts import Experts
-from course_lib.expert_parallel.layer import moe_layers
-from course_lib.expert_parallel.routing import Routing
-from course_lib.groups.membership import Group, Member, member
-from course_lib.mine.book import Book
-from course_lib.mine.replaced import Place
+from course_lib.expert_parallel import (
+    MoELayer,
+    dispatch_splits,
+    exchange_rows,
+    load_balancing_loss,
+    permute,
+    route,
+    sum_over_group,
+    tokens_per_expert,
+    unpermute,
+)
+from course_lib.groups.membership import Member
+from course_lib.hybrid_parallel.parallelize import WithAuxiliaryLoss
+from course_lib.mine.holes import hole
 
-parallelizing = importlib.import_module("course_lib.hybrid_parallel.parallelize")  # a function has this name, too
-
-# 8.1: for routers of sigmoids whose weights add up to 1
-
-
-def gate(book: Book) -> Iterator[Place]:
-    """The place of 8.1: which experts see a token. Other kinds of routing than the exercise's stay the course's."""
-    course = routing.route
-
-    def route(logits: Tensor, k: int, scoring: str = "softmax", normalize: bool = True, bias: Tensor | None = None,
-              num_groups: int | None = None, top_groups: int | None = None) -> Routing:
-        if scoring != "sigmoid" or not normalize or k == 1 or num_groups is not None:
-            return course(logits, k, scoring, normalize, bias, num_groups, top_groups)
-        bias = logits.new_zeros(logits.shape[1]) if bias is None else bias
-        experts, weights = book.of("8.1")(logits, bias, k, 1, 1.0)
-        book.require(experts.shape == (len(logits), k), "8.1", f"it chose {list(experts.shape)} experts")
-        return Routing(experts, weights, logits.sigmoid(), logits)
-
-    yield Place(routing, "route", route)
+my_gate = hole("8.1", lambda logits, bias, k, num_groups, scale: (  # of a single group
+    (routing := route(logits, k, "sigmoid", bias=bias)).experts, routing.weights * scale), compares=False)
 
 
-# 8.2 where all experts are here, 8.3 where they are dealt out
-
-def through(book: Book) -> Iterator[Place]:
-    """The places of 8.2, on one rank, and 8.3, on several: tokens through experts and back."""
-    course = layer.through_experts
-
-    def through_experts(tokens: Tensor, choices: Choices, compute: Experts, me: Member) -> Tensor:
-        by_course = partial(course, tokens, choices, compute, me)
-        experts, weights, kept, num_experts = choices
-        if me.n == 1 and book.has("8.2") and kept is None:
-            return book.compare("8.2", None, lambda: in_blocks(book, tokens, experts, weights, num_experts, compute),
-                                by_course)
-        if me.n > 1 and book.has("8.3") and num_experts % me.n == 0:
-            where = choices_by_expert(experts, weights, kept, num_experts)
-            return book.compare("8.3", me, lambda: dealt_out(book, tokens, where, compute, me), by_course)
-        return by_course()
-
-    yield Place(layer, "through_experts", through_experts)
+@hole("8.2")
+def my_block_rows(tokens: Tensor, experts: Tensor, weights: Tensor, num_experts: int, block: int) -> tuple:
+    """(rows (M, D), expert after expert, back: (M, D) -> tokens). For blocks of one row."""
+    rows, order = permute(tokens, experts)
+    return rows, lambda y: unpermute(y, order, weights)
 
 
-def in_blocks(book: Book, tokens: Tensor, experts: Tensor, weights: Tensor, num_experts: int, compute: Experts
-              ) -> Tensor:
-    """Tokens (N, D) through experts by the reader's 8.2: sorted into blocks, computed, put back."""
-    rows, back = book.of("8.2")(tokens, experts, weights, num_experts, 1)
-    return back(compute(rows, experts.flatten().bincount(minlength=num_experts).tolist()))
+@hole("8.3")
+def my_dispatch(tokens: Tensor, choices: Tensor, among: Member) -> tuple:
+    """(received (M, D), theirs (M, E/R), back): each token once to each rank that has experts for it."""
+    by_rank = choices.view(len(tokens), among.n, -1)  # (N, R, E/R)
+    rank, token = by_rank.amax(-1).T.nonzero().unbind(1)  # in the order of sending
+    sent, received = dispatch_splits(rank.unsqueeze(1), among.n, among)
+    return (exchange_rows(tokens[token], sent, received, among),
+            exchange_rows(by_rank[token, rank], sent, received, among),
+            lambda y: torch.zeros_like(tokens).index_add(0, token, exchange_rows(y, received, sent, among)))
 
 
-def choices_by_expert(experts: Tensor, weights: Tensor, kept: Tensor | None, num_experts: int) -> tuple[Tensor, Tensor]:
-    """(choices uint8 (N, E), weights (N, E)): of each token, where it goes, and how much that counts."""
-    choices = torch.ones_like(experts, dtype=torch.uint8) if kept is None else kept.to(torch.uint8)
-    wide = choices.new_zeros(len(experts), num_experts).scatter(1, experts, choices)
-    return wide, weights.new_zeros(len(experts), num_experts).scatter(1, experts, weights)
+@hole("8.4")
+def my_balance_loss(logits: Tensor, k: int, among: Member) -> Tensor:
+    """R sum f P over the ranks: f the share of everybody's choices that are a rank's, P its mean probability here."""
+    ranks = logits.topk(k).indices // (logits.shape[1] // among.n)
+    P = logits.softmax(1).unflatten(1, (among.n, -1)).sum(-1)  # (N, R)
+    return load_balancing_loss(P, ranks, sum_over_group(tokens_per_expert(ranks, among.n), among))
 
 
-def dealt_out(book: Book, tokens: Tensor, where: tuple[Tensor, Tensor], compute: Experts, me: Member) -> Tensor:
-    """A token travels once to a rank, with its weights behind it; each rank weighs and adds up what it made of it."""
-    (choices, weights), D = where, tokens.shape[1]
-    dispatch = book.of("8.3", me)
-    trip = RoundTrip(dispatch, choices)
-    rows = Pair.apply(torch.cat([tokens, weights], 1), trip.there, trip.home)  # (M, D + E)
-    E_r = trip.theirs.shape[1]
-    book.require(trip.theirs.shape == (len(rows), choices.shape[1] // me.n), "8.3", "`theirs` has another shape")
-    expert, row = trip.theirs.T.nonzero().unbind(1)  # by expert
-    made = compute(rows[row, :D], expert.bincount(minlength=E_r).tolist())
-    weight = rows[row, D + me.r * E_r + expert].unsqueeze(1)
-    y = torch.zeros_like(rows[:, :D]).index_add(0, row, made * weight)
-    return Pair.apply(nn.functional.pad(y, (0, rows.shape[1] - D)), trip.home, trip.again)[:, :D]
+class MoE(nn.Module):
+    """This rank's experts of `whole`, and the router, which all have. x (..., D) -> (..., D)."""
 
+    def __init__(self, whole: MoELayer, mesh: Callable[..., Member], balance: float, cuts_tokens: bool) -> None:
+        super().__init__()
+        self.ep, self.tp, self.plane = mesh("ep"), mesh("tp"), mesh("dp", "cp", "tp")
+        here = MoELayer.from_unsplit(whole, self.ep) if self.ep.n > 1 else whole
+        self.router, self.experts, self.num_experts = here.router, here.experts, here.num_experts
+        self.balance, self.cuts_tokens = balance, cuts_tokens
+        self.router.weight.kind = "partial"  # each rank of tp has other tokens here
+        for parameter in self.experts.parameters():
+            parameter.kind, parameter.cut = "expert", (0, [self.experts.first], len(parameter))
 
-class RoundTrip:
-    """One dispatch: where rows went, so that results and gradients go the same way."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens to their experts and back; their gradients take with them what balances experts."""
+        if self.cuts_tokens:
+            x = scatter_to_group(x, -2, self.tp)
+        tokens = x.flatten(0, -2)  # (N, D)
+        logits, router = F.linear(tokens, self.router.weight), self.router
+        if router.scoring == "sigmoid" and router.k > 1:
+            experts, weights = my_gate(logits, router.bias, router.k, 1, 1.0)
+        else:
+            routing = route(logits, router.k, router.scoring)
+            experts, weights = routing.experts, routing.weights
+        y = self.on_other_ranks(tokens, experts, weights) if self.ep.n > 1 else self.here(tokens, experts, weights)
+        if self.balance:  # times N, since 9.3 divides by the tokens of all ranks
+            y = WithAuxiliaryLoss.apply(y, self.balance * len(tokens) * self.balance_loss(logits, experts))
+        y = y.view(x.shape)
+        return gather_from_group(y, -2, self.tp) if self.cuts_tokens else y
 
-    def __init__(self, dispatch: Callable, choices: Tensor) -> None:
-        self.dispatch, self.choices = dispatch, choices
+    def balance_loss(self, logits: Tensor, experts: Tensor) -> Tensor:
+        """Evens out experts: by 8.4, which evens out ranks, where each rank has one."""
+        if self.plane.n == self.num_experts and self.router.scoring == "softmax":
+            return my_balance_loss(logits, self.router.k, among=self.plane)
+        scores = logits.softmax(1) if self.router.scoring == "softmax" else F.normalize(logits.sigmoid(), 1)
+        counts = sum_over_group(tokens_per_expert(experts, self.num_experts), self.plane)
+        return load_balancing_loss(scores, experts, counts)
 
-    def there(self, tokens: Tensor) -> Tensor:
-        """Send the tokens by the reader's dispatch, and keep its way back for later."""
-        received, self.theirs, self.back = self.dispatch(tokens, self.choices)
-        return received
+    def here(self, tokens: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """All experts are on this rank."""
+        rows, back = my_block_rows(tokens, experts, weights, self.num_experts, 1)
+        return back(self.experts(rows, tokens_per_expert(experts, self.num_experts).tolist()))
 
-    def home(self, y: Tensor) -> Tensor:
-        """Rows back to their tokens: the sum of what ranks made of a token, or of its gradients."""
-        return self.back(y.contiguous())
+    def on_other_ranks(self, tokens: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """A token travels once to a rank, with its weights behind it; each rank weighs and adds up what it made of it.
 
-    def again(self, gradient: Tensor) -> Tensor:
-        """The way back of `home`: each summand gets the sum's gradient."""
-        return self.dispatch(gradient.contiguous(), self.choices)[0]
+        8.3 is no function of autograd. Gradients go where tokens went: `home` behind `there`, `there` behind `home`.
+        """
+        nothing, route_of = weights.new_zeros(len(tokens), self.num_experts), {}
+        choices = nothing.to(torch.uint8).scatter(1, experts, 1)
+        D, E_r = tokens.shape[1], self.num_experts // self.ep.n
 
+        def there(rows: Tensor) -> Tensor:
+            received, route_of["theirs"], route_of["back"] = my_dispatch(rows.contiguous(), choices, among=self.ep)
+            return received
 
-# 8.4: it balances ranks, and so experts where each rank has one
+        def home(y: Tensor) -> Tensor:
+            return route_of["back"](y.contiguous())
 
-def balance(book: Book) -> Iterator[Place]:
-    """The place of 8.4: the loss that evens out experts, where it is the exercise's."""
-    course = parallelizing.auxiliary_loss
-
-    def auxiliary_loss(model: nn.Module, balance: float = 0.0, z: float = 0.0, group: Group = None) -> Tensor:
-        layers, me = moe_layers(model), member(group)
-        fits = all(each.num_experts == me.n and each.router.scoring == "softmax" for each in layers)
-        if z or not fits:
-            return course(model, balance, z, group)
-        return sum(balance * book.of("8.4", me)(each.last_routing().logits, each.router.k) for each in layers)
-
-    yield Place(parallelizing, "auxiliary_loss", auxiliary_loss)
+        rows = Pair.apply(torch.cat([tokens, nothing.scatter(1, experts, weights)], 1), there, home)  # (M, D + E)
+        expert, row = route_of["theirs"].T.nonzero().unbind(1)  # by expert
+        made = self.experts(rows[row, :D], expert.bincount(minlength=E_r).tolist())
+        weight = rows[row, D + self.ep.r * E_r + expert].unsqueeze(1)
+        y = torch.zeros_like(rows[:, :D]).index_add(0, row, made * weight)
+        return Pair.apply(F.pad(y, (0, self.num_experts)), home, there)[:, :D]

@@ -1,36 +1,115 @@
-"""`find("workspace/exercises")`: the reader's answers that can train, each checked once, and a table of them."""
+"""`find("workspace/exercises")`: the reader's answers that can train, each checked once, and a table of them.
+
+A cell that defines the function of an exercise is compiled under the name "5.5 in 05_tensor_parallel.ipynb". So every
+frame on the stack, and every line of a traceback, says whose code it is.
+"""
 
 import ast
-from collections.abc import Callable, Collection
+import builtins
+import linecache
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 from course_lib.grading import recorded
+from course_lib.grading.chapters import folders
+from course_lib.grading.registry import exercise
 from course_lib.grading.report import Verdict
-from course_lib.grading.trusted.inside.student_code import parse
-from course_lib.mine.cells import Notebook, read_notebook, run_cells
-from course_lib.mine.checks import check_all
-from course_lib.mine.slots import SLOTS
+from course_lib.grading.selfstudy import check_exercise
+from course_lib.grading.staying import StayingAttempts
+from course_lib.grading.trusted.inside.student_code import defines, parse, uses_ipython
 from course_lib.pictures.drawn import Drawn
 
+ANSWER = re.compile(r"(\d+\.\d+) in (\S+\.ipynb)")
+NUMBERS = [number for chapter in folders() for number in recorded.of_chapter(chapter)["work"]]  # exercises with a hole
 YOURS, COURSE = "yours", "the course's"
 
 
 @dataclass(frozen=True)
+class Notebook:
+    """The code cells of one chapter's exercises, without those that check: (label, number or "", source) of each.
+
+    The label is the file name in tracebacks, the number that of the exercise that the cell answers.
+    """
+
+    name: str
+    chapter: int
+    cells: tuple[tuple[str, str, str], ...]
+
+
+def read_notebook(path: Path) -> Notebook:
+    """ValueError for a file that is no notebook of exercises, such as 05_tensor_parallel.ipynb."""
+    try:
+        chapter, found = int(path.stem[:2]), nbformat.read(path, as_version=4).cells
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read ({error}): expected a notebook of exercises, such as "
+                         "05_tensor_parallel/05_tensor_parallel.ipynb") from error
+    number_of = {function: number for number, (function, _) in recorded.of_chapter(chapter)["exercises"].items()}
+    cells = []
+    for place, cell in enumerate(found, 1):
+        if cell.cell_type == "code" and not cell.metadata.get("nbgrader", {}).get("grade"):
+            number = next((number_of[name] for name in functions_in(cell.source) if name in number_of), "")
+            cells.append((f"{number or f'cell {place}'} in {path.name}", number, cell.source))
+    return Notebook(path.name, chapter, tuple(cells))
+
+
+def functions_in(source: str) -> dict[str, ast.FunctionDef]:
+    """The functions that a cell defines at its top level, by name; none where it is no Python."""
+    try:
+        return {node.name: node for node in parse(source).body if isinstance(node, ast.FunctionDef)}
+    except (SyntaxError, ValueError):
+        return {}
+
+
+def run_cells(notebook: Notebook, modules: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Exception]]:
+    """(names that the cells define, what a cell raised by its label). What follows a cell that raises still runs.
+
+    Of an answer's cell all statements run, of others those that give names to things, as the class grader has it.
+    modules: given to the cells' imports instead of the modules of these names, torch and torch.distributed say.
+    """
+    def give(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        found = __import__(name, globals, locals, fromlist, level)
+        return modules.get(name if fromlist else name.partition(".")[0], found)
+
+    names: dict[str, Any] = {"__name__": "your_answers", "__builtins__": {**vars(builtins), "__import__": give}}
+    errors: dict[str, Exception] = {}
+    for label, number, source in notebook.cells:
+        linecache.cache[label] = (len(source), None, source.splitlines(True), label)
+        try:
+            for node in parse(source).body:
+                if (number or defines(node)) and not uses_ipython(node):
+                    exec(compile(ast.Module([node], []), label, "exec", dont_inherit=True), names)
+        except Exception as error:
+            errors[label] = error
+    return names, errors
+
+
+@dataclass(frozen=True)
 class Part:
-    """One slot: whose code it gets, and why it is not the reader's where it is not."""
+    """One hole: the reader's code is in it, or the course's, and `why`."""
 
     number: str
-    function: str
-    whose: str
     why: str = ""
+
+    @property
+    def whose(self) -> str:
+        """YOURS or COURSE."""
+        return COURSE if self.why else YOURS
+
+    @property
+    def function(self) -> str:
+        """The name that the exercise asks for."""
+        return recorded.of_exercise(self.number, "exercises")[0]
 
     @property
     def work(self) -> str:
         """What the function does in a training run, in words."""
-        return SLOTS[self.number].work
+        return recorded.work(self.number)
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,100 +122,76 @@ class Answers(Drawn):
     @property
     def numbers(self) -> frozenset[str]:
         """The exercises whose answers train."""
-        return frozenset(part.number for part in self.parts if part.whose == YOURS)
+        return frozenset(part.number for part in self.parts if not part.why)
 
     def finding(self) -> str:
-        lines = [f"{len(self.numbers)} of {len(self.parts)} parts are yours"]
-        lines += [f"  {part.number} {part.function}: {part.why}" for part in self.parts if part.whose != YOURS]
-        return "\n".join(lines)
+        return "\n".join([f"{len(self.numbers)} of {len(self.parts)} parts are yours", *(
+            f"  {part.number} {part.function}: {part.why}" for part in self.parts if part.why)])
 
     def html(self) -> str:
-        rows = "".join(f"<tr>{cell(part.number)}{cell(part.function)}{cell(part.work)}{cell(part.whose)}"
-                       f"{cell(part.why)}</tr>" for part in self.parts)
-        head = "".join(map(cell, ("", "function", "its work in training", "whose", "why")))
-        return f"<p><b>{escape(self.finding().splitlines()[0])}</b></p><table><tr>{head}</tr>{rows}</table>"
+        rows = ((part.number, part.function, part.work, part.whose, part.why) for part in self.parts)
+        return table(self.finding().splitlines()[:1], ("", "function", "its work in training", "whose", "why"), rows)
 
 
-def cell(text: str) -> str:
-    """A cell of the HTML table."""
-    return f'<td style="text-align: left">{escape(text)}</td>'
-
-
-def count_answers(folder: Path | str) -> int:
-    """How many answers with a place in training are in `folder`, right or wrong; 0 where there is no such folder."""
-    functions: dict[str, Any] = {}
-    for notebook in notebooks_in(folder):
-        look_into(notebook, functions, {})
-    return len(functions)
+def table(lines: Iterable[str], head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Words as HTML: lines, the first one in bold, and a table under them."""
+    cells = ("".join(f'<td style="text-align: left">{escape(word)}</td>' for word in row) for row in (head, *rows))
+    first, *others = map(escape, lines)
+    return ("<p>" + "<br>".join([f"<b>{first}</b>", *others]) + "</p><table>"
+            + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>")
 
 
 def notebooks_in(folder: Path | str) -> tuple[Notebook, ...]:
     """The notebooks in `folder` of those chapters whose answers can train."""
     paths = [path for path in sorted(Path(folder).glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb"))
              if path.stem == path.parent.name]  # not a newer copy beside it
-    return tuple(notebook for notebook in map(read_notebook, paths)
-                 if any(int(number.partition(".")[0]) == notebook.chapter for number in SLOTS))
+    return tuple(each for each in map(read_notebook, paths) if recorded.of_chapter(each.chapter)["work"])
+
+
+def written_in(notebook: Notebook) -> tuple[dict[str, Callable], dict[str, str]]:
+    """The functions of this chapter that have a hole, by exercise; for each other one, why there is none."""
+    functions, whys, (names, errors) = {}, {}, run_cells(notebook, {})
+    cells = {number: (label, source) for label, number, source in notebook.cells}
+    for number in recorded.of_chapter(notebook.chapter)["work"]:
+        name, (label, source) = recorded.of_exercise(number, "exercises")[0], cells.get(number, ("", ""))
+        if not label:
+            whys[number] = f"there is no function {name} in {notebook.name}"
+        elif label in errors or name not in names:
+            whys[number] = f"its cell raises {type(errors.get(label)).__name__}: {errors.get(label)}"
+        elif any(isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
+                 for statement in functions_in(source)[name].body):  # as it was given
+            whys[number] = Verdict.NOT_WRITTEN.value[0]
+        else:
+            functions[number] = names[name]
+    return functions, whys
+
+
+def count_answers(folder: Path | str) -> int:
+    """How many answers with a hole in training are in `folder`, right or wrong; 0 where there is no such folder."""
+    return sum(len(written_in(notebook)[0]) for notebook in notebooks_in(folder))
 
 
 def find(folder: Path | str, without: Collection[str] = (), say: Callable[[str], None] = lambda text: None) -> Answers:
     """The answers in `folder`, which has 02_collectives/02_collectives.ipynb and so on, as exercises/ has.
 
     without: exercises whose answers are left out. say(text): tells what is being checked. Starts ranks, on the CPU.
-    ValueError for a folder without notebooks, and for an exercise in `without` that has no place.
+    ValueError for a folder without notebooks, and for an exercise in `without` that has no hole.
     """
-    if unknown := sorted(set(without) - set(SLOTS)):
-        raise ValueError(f"without {', '.join(unknown)}: expected some of {', '.join(SLOTS)}")
+    if unknown := sorted(set(without) - set(NUMBERS)):
+        raise ValueError(f"without {', '.join(unknown)}: expected some of {', '.join(NUMBERS)}")
     notebooks = notebooks_in(folder)
     if not notebooks:
         raise ValueError(f"no exercises in {str(folder)!r}: expected 02_collectives/02_collectives.ipynb and so on, as "
                          "`make lab` makes them in workspace/exercises")
-    functions: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
-    for notebook in notebooks:
-        look_into(notebook, functions, reasons)
-    for number, report in check_all({n: f for n, f in functions.items() if n not in without}, say).items():
-        if report.verdict not in (Verdict.CORRECT, Verdict.COSTLY):
-            reasons[number] = f"{report.verdict.value[0]}: {report.cause}".rstrip(": ").partition("\n")[0]
-    for number in without:
-        reasons[number] = "left out, as you asked"
-    return Answers(notebooks, tuple(part_of(slot.number, functions, reasons) for slot in SLOTS.values()))
-
-
-def look_into(notebook: Notebook, functions: dict[str, Any], reasons: dict[str, str]) -> None:
-    """The functions of the slots of this chapter, and why there is none."""
-    names, errors = run_cells(notebook, {})
-    written = {cell.number: cell for cell in notebook.cells if cell.number}
-    for number in SLOTS:
-        if int(number.partition(".")[0]) != notebook.chapter:
-            continue
-        name = function_of(number)
-        if number not in written:
-            reasons[number] = f"there is no function {name} in {notebook.name}"
-        elif written[number].label in errors or name not in names:
-            error = errors.get(written[number].label)
-            reasons[number] = f"its cell raises {type(error).__name__}: {error}"
-        elif is_stub(written[number].source, name):
-            reasons[number] = Verdict.NOT_WRITTEN.value[0]
-        else:
-            functions[number] = names[name]
-
-
-def function_of(number: str) -> str:
-    """The name of the function that exercise `number` asks for."""
-    return recorded.of_chapter(int(number.partition(".")[0]))["exercises"][number][0]
-
-
-def is_stub(source: str, name: str) -> bool:
-    """Whether the function is as it was given: it raises NotImplementedError whatever it is called with."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == name and any(
-        isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
-        for statement in node.body) for node in parse(source).body)
-
-
-def part_of(number: str, functions: dict[str, Any], reasons: dict[str, str]) -> Part:
-    """Whose code does exercise `number`: the reader's, or the course's and why."""
-    if number not in functions and number not in reasons:
-        reasons[number] = "there is no notebook of its chapter"
-    why = reasons.get(number) or next((f"it calls {function_of(other)}, which is not yours"
-                                       for other in SLOTS[number].needs if other in reasons), "")
-    return Part(number, function_of(number), COURSE if why else YOURS, why)
+    whys = dict.fromkeys(NUMBERS, "there is no notebook of its chapter")
+    with StayingAttempts() as attempts:
+        for notebook in notebooks:
+            functions, others = written_in(notebook)
+            whys |= others
+            for number in sorted(functions.keys() - set(without), key=NUMBERS.index):
+                say(number)
+                report = check_exercise(exercise(number), functions[number], attempts=attempts)
+                why = f"{report.verdict.value[0]}: {report.cause}".rstrip(": ").partition("\n")[0]
+                whys[number] = "" if report.verdict in (Verdict.CORRECT, Verdict.COSTLY) else why
+    whys |= dict.fromkeys(without, "left out, as you asked")
+    return Answers(notebooks, tuple(Part(number, why) for number, why in whys.items()))

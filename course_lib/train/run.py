@@ -139,11 +139,13 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     command = parser()
     arguments = command.parse_args(words)
     try:
-        layout = check(arguments)
         if arguments.mine:
-            from course_lib.mine.command import run  # which brings the exercises
+            from course_lib.mine.outcome import run_command  # which brings the exercises
 
-            return run(train, arguments, layout.world_size, DAY_S)
+            no_files = argparse.Namespace(**{**vars(arguments), "save": None, "resume": None})  # they are its own
+            return run_command(arguments, check(no_files), config_of(arguments), describe_experts(arguments),
+                               learning_rate_of(arguments))
+        layout = check(arguments)
         return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
                       seed=arguments.seed)[0]
     except ValueError as error:  # the reader's; under torchrun a rank's, too
