@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 
@@ -34,10 +34,14 @@ class LazyPackage(ModuleType):
         return sorted({*super().__dir__(), *self.HOMES})
 
 
-def load_on_use(package: str, homes: Mapping[str, Iterable[str]]) -> list[str]:
-    """Make `package`, a name in sys.modules, one of these. homes: by module, the names that it has. Returns all names.
+def load_on_use(package: str, homes: Mapping[str, Iterable[str]] = MappingProxyType({})) -> None:
+    """Make `package`, a name in sys.modules, one of these. homes: by module, the names that it has.
+
+    Its public names, `__all__`, are those and what it has imported until now.
     """
     module = sys.modules[package]
+    imported = {name for name, value in vars(module).items()
+                if not (name.startswith("_") or isinstance(value, ModuleType) or value is load_on_use)}
     module.HOMES = {name: home for home, names in homes.items() for name in names}
+    module.__all__ = sorted({*imported, *module.HOMES})
     module.__class__ = LazyPackage
-    return sorted(module.HOMES)

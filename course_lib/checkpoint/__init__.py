@@ -14,29 +14,6 @@ from course_lib.checkpoint.folders import DamagedCheckpoint, Run, complete_check
 from course_lib.checkpoint.loading import Loaded, find_intact, load, load_and_verify
 from course_lib.checkpoint.piece import Piece, Placement, State, whole
 from course_lib.checkpoint.saving import Saving, begin_run, continue_run, finish, save
+from course_lib.lazy import load_on_use
 
-__all__ = [
-    "DamagedCheckpoint",
-    "Loaded",
-    "Piece",
-    "Placement",
-    "Run",
-    "Saving",
-    "State",
-    "begin_run",
-    "complete_checkpoints",
-    "continue_run",
-    "export_safetensors",
-    "find",
-    "find_intact",
-    "finish",
-    "import_safetensors",
-    "import_state_dict",
-    "latest",
-    "load",
-    "load_and_verify",
-    "read_manifest",
-    "read_state_dict",
-    "save",
-    "whole",
-]
+load_on_use(__name__)

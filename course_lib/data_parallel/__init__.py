@@ -14,21 +14,6 @@ from course_lib.data_parallel.averaging import Bucket, average_each, average_fla
 from course_lib.data_parallel.ddp import DistributedDataParallel
 from course_lib.data_parallel.hooks import HOOKS, all_reduce_hook, bf16_hook, fp16_hook, power_sgd_hook, top_k_hook
 from course_lib.data_parallel.sampler import ShardedSampler
+from course_lib.lazy import load_on_use
 
-__all__ = [
-    "HOOKS",
-    "AsyncParameterServer",
-    "Bucket",
-    "DistributedDataParallel",
-    "LocalSGD",
-    "ShardedSampler",
-    "Update",
-    "all_reduce_hook",
-    "average_each",
-    "average_flat",
-    "bf16_hook",
-    "fp16_hook",
-    "loss_weight",
-    "power_sgd_hook",
-    "top_k_hook",
-]
+load_on_use(__name__)

@@ -14,7 +14,7 @@ ACCELERATORS, LINKS and MODELS are the course's only lists of devices, wires and
 
 from course_lib.lazy import load_on_use
 
-__all__ = load_on_use(__name__, {
+load_on_use(__name__, {
     "claims": ("CLAIMS", "Claim", "claim"),
     "corpora": ("A100_CLOCK", "A100_MEMORY", "CORPORA", "STORAGE", "Corpus", "MemoryLevel", "Storage"),
     "fact": ("Fact", "find", "nearest_first"),

@@ -22,25 +22,3 @@ load_on_use(__name__, {
     "parallelize": ("parallelize",),
     "trainer": ("HybridTrainer", "StepMetrics", "TrainingReport", "bytes_by_axis"),
 })
-
-__all__ = [
-    "KINDS",
-    "HybridModel",
-    "HybridOptimizer",
-    "HybridTrainer",
-    "Kind",
-    "LearningRate",
-    "ParallelLayout",
-    "StepMetrics",
-    "TrainingReport",
-    "bytes_by_axis",
-    "clip_grad_norm_",
-    "gather_whole",
-    "gradient_pieces",
-    "parallelize",
-    "pieces",
-    "reduce_gradients",
-    "resume_run",
-    "save_run",
-    "saver",
-]

@@ -33,40 +33,11 @@ from course_lib.pipeline_parallel.simulate import Simulation, measured_step, sch
 from course_lib.pipeline_parallel.timing import TimedAction
 from course_lib.pipeline_parallel.validate import Finding, InvalidSchedule, findings, validate
 
-GENERATORS = tuple(row.generate.__name__ for row in SCHEDULES.values())  # naive, gpipe, one_f_one_b, ...
+_GENERATORS = tuple(row.generate.__name__ for row in SCHEDULES.values())  # naive, gpipe, one_f_one_b, ...
 
 load_on_use(__name__, {
     "execute": ("PipelineParallel",),
     "partition": ("Stage", "partition"),
     "picture": ("measured_under_plan",),
-    "schedules": GENERATORS,
+    "schedules": _GENERATORS,
 })
-
-__all__ = [
-    *GENERATORS,
-    "SCHEDULES",
-    "Action",
-    "Finding",
-    "InvalidSchedule",
-    "PipelineParallel",
-    "Published",
-    "Schedule",
-    "Simulation",
-    "Stage",
-    "TimedAction",
-    "bubble_of_ideal",
-    "bubble_of_total",
-    "find_schedule",
-    "findings",
-    "measured_step",
-    "measured_under_plan",
-    "naive_bubble",
-    "partition",
-    "peak_1f1b",
-    "peak_gpipe",
-    "peak_interleaved",
-    "schedule_picture",
-    "simulate",
-    "validate",
-    "zb_h1_bubble",
-]

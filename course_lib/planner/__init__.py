@@ -29,7 +29,7 @@ All but the last need nothing but Python. Names load their module on first use.
 
 from course_lib.lazy import load_on_use
 
-__all__ = load_on_use(__name__, {
+load_on_use(__name__, {
     "candidates": ("Choices", "rule_of_thumb"),
     "cluster": ("Cluster", "cluster"),
     "compare": ("MeasuredError", "NoRun", "error_of"),

@@ -1,5 +1,6 @@
 """The single-process reference every chapter is held to: one small GPT, its text, its training loop."""
 
+from course_lib.lazy import load_on_use
 from course_lib.reference.gpt import (
     GPT,
     MLP,
@@ -13,21 +14,4 @@ from course_lib.reference.gpt import (
 from course_lib.reference.text import batches, held_out_rows, load_text, split_text, unigram_entropy
 from course_lib.reference.training import TrainingLog, evaluate, train
 
-__all__ = [
-    "GPT",
-    "MLP",
-    "Block",
-    "CausalSelfAttention",
-    "Embedding",
-    "GPTConfig",
-    "TrainingLog",
-    "batches",
-    "causal_attention",
-    "evaluate",
-    "held_out_rows",
-    "load_text",
-    "next_token_loss",
-    "split_text",
-    "train",
-    "unigram_entropy",
-]
+load_on_use(__name__)

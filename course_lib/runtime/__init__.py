@@ -25,13 +25,14 @@ what it is (context.current), its recordings, and torch's wrapped methods (pendi
 
 import sys
 
+from course_lib.lazy import load_on_use
 from course_lib.runtime import context
-from course_lib.runtime.ranks.pools import start_at_each_cell_of
+from course_lib.runtime.ranks.pools import start_at_each_cell_of as _start_at_each_cell_of
 
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
 # itself, below, and while the reader reads. Elsewhere, where perhaps nothing is launched, the first launch starts it.
 if sys.platform == "linux" and context.in_jupyter_kernel():
-    start_at_each_cell_of(context.ipython_shell())
+    _start_at_each_cell_of(context.ipython_shell())
 
 from course_lib.runtime import launcher
 from course_lib.runtime.context import device
@@ -52,8 +53,4 @@ if context.in_jupyter_kernel():
 if context.ipython_shell() is not None:
     team.register_in(context.ipython_shell())
 
-__all__ = [
-    "CommunicationLog", "Deadlock", "HostsUnavailable", "LaunchError", "LaunchTimeout", "MemoryLog", "RankDied",
-    "RankFailed", "Results", "Team", "TeamEnded", "Timeline", "device", "doctor", "launch", "on_hosts",
-    "record_communication", "record_memory", "record_timeline", "seconds", "sleep", "span", "start_ranks",
-]
+load_on_use(__name__)

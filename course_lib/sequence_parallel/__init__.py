@@ -27,6 +27,7 @@ from course_lib.costs.splitting import (
     ulysses_attention_bytes,
     visible_pairs,
 )
+from course_lib.lazy import load_on_use
 from course_lib.sequence_parallel.layouts import (
     context_parallel,
     context_parallel_loss,
@@ -40,31 +41,4 @@ from course_lib.sequence_parallel.recompute import RepeatableCall, recompute
 from course_lib.sequence_parallel.ring import KeyBlock, OnlineSoftmax, ring_attention
 from course_lib.sequence_parallel.ulysses import ulysses_attention, ulysses_ring_attention
 
-__all__ = [
-    "LAYOUTS",
-    "ActivationTerm",
-    "KeyBlock",
-    "OnlineSoftmax",
-    "RepeatableCall",
-    "activation_bytes",
-    "activation_bytes_per_layer",
-    "activation_terms",
-    "context_parallel",
-    "context_parallel_loss",
-    "gather_tokens",
-    "imbalance",
-    "layout_order",
-    "local_positions",
-    "recompute",
-    "recomputed_flops",
-    "restore_order",
-    "ring_attention",
-    "ring_attention_bytes",
-    "ring_attention_tokens",
-    "ring_work",
-    "rotary",
-    "ulysses_attention",
-    "ulysses_attention_bytes",
-    "ulysses_ring_attention",
-    "visible_pairs",
-]
+load_on_use(__name__)

@@ -13,6 +13,7 @@
 `group=None` is the world, and every process group of torch.distributed will do.
 """
 
+from course_lib.lazy import load_on_use
 from course_lib.tensor_parallel.cut import Cut, heads_per_rank, qkv_sections
 from course_lib.tensor_parallel.full_state import (
     clip_grad_norm_,
@@ -35,27 +36,4 @@ from course_lib.tensor_parallel.surgery import (
 )
 from course_lib.tensor_parallel.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 
-__all__ = [
-    "GPT_PLAN",
-    "LLAMA_PLAN",
-    "Column",
-    "ColumnParallelLinear",
-    "Cut",
-    "Entry",
-    "Region",
-    "Row",
-    "RowParallelLinear",
-    "TensorParallelGPT",
-    "Tokenwise",
-    "VocabParallelEmbedding",
-    "Vocabulary",
-    "clip_grad_norm_",
-    "full_state_dict",
-    "heads_per_rank",
-    "own_stream",
-    "parallelize",
-    "qkv_sections",
-    "share_parameters",
-    "sum_partial_gradients",
-    "vocab_parallel_cross_entropy",
-]
+load_on_use(__name__)

@@ -43,12 +43,3 @@ from course_lib.lazy import load_on_use
 from course_lib.why_distribute.plan import Strategy, TrainingNeeds, plan_run, rule_of_thumb, starting_strategy
 
 load_on_use(__name__, {"data": ("stream_rows",), "small_gpt": ("shape_of", "small_gpt_activation_bytes")})
-
-__all__ = [
-    "PRECISIONS", "Memory", "Strategy", "TrainingNeeds", "activation_bytes", "activation_bytes_per_layer", "amdahl",
-    "count_parameters", "data_parallel_step", "dollars", "fit_amdahl", "forward_flops_per_token", "gustafson",
-    "kilowatt_hours", "lora_memory", "lora_parameters", "matmul_intensity", "plan_run", "reading_s", "roofline",
-    "rule_of_thumb", "sc21_step_flops", "sc21_training_seconds", "shape_of", "small_gpt_activation_bytes",
-    "starting_strategy", "step_flops", "stream_rows", "strong_efficiency", "tokens_per_s", "training_days",
-    "training_flops", "training_memory", "training_seconds", "utilisation", "weak_efficiency",
-]

@@ -27,7 +27,7 @@ Names load on first use: a rank that calls `label_chunks` does not have to impor
 
 from course_lib.lazy import load_on_use
 
-__all__ = load_on_use(__name__, {
+load_on_use(__name__, {
     "activation_memory": ("ActivationMemory",),
     "bucket_overlap": ("BucketOverlap",),
     ".plots.cells": ("HoldingsPicture", "HoldingsSheet", "each_collective", "who_holds_what"),

@@ -16,19 +16,9 @@ sharding.py, which also has the most that a step takes.
 from course_lib.costs.memory import device_memory, table_1
 from course_lib.costs.sharding import held_bytes, sent_bytes, step_peak
 from course_lib.facts import PAPER_TABLE_1
+from course_lib.lazy import load_on_use
 from course_lib.zero.fsdp import FullyShardedDataParallel
 from course_lib.zero.optimizer import ShardedGradScaler, ZeroOptimizer
 from course_lib.zero.watch import watch
 
-__all__ = [
-    "PAPER_TABLE_1",
-    "FullyShardedDataParallel",
-    "ShardedGradScaler",
-    "ZeroOptimizer",
-    "device_memory",
-    "held_bytes",
-    "sent_bytes",
-    "step_peak",
-    "table_1",
-    "watch",
-]
+load_on_use(__name__)

@@ -197,7 +197,8 @@ def test_a_checkpoint_is_read_by_the_readers_9_5_under_another_layout(saved, res
 
 
 @pytest.mark.parametrize("layout, options, words", [
-    ("pp2", {"schedule": "zb-v"}, "schedule='ZB-V' is of no exercise: expected one of 1F1B, GPipe, ZB-H1, interleaved 1F1B"),
+    ("pp2", {"schedule": "zb-v"},
+     "schedule='ZB-V' is of no exercise: expected one of 1F1B, GPipe, ZB-H1, interleaved 1F1B"),
     ("dp2,ep1,etp2", {"experts": EXPERTS}, "dp2,etp2, dropout=0.0: expected etp1"),
     ("dp2,zero1", {"save": Path("anywhere")}, "dp2,zero1, .* no zero with checkpoints"),
     ("tp3", {}, "expected a number that 3 divides"),
