@@ -46,7 +46,7 @@ from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective,
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
 FEWEST_IN_SWITCH = 5  # ranks of a node: with four nothing is gained, and nobody uses it (facts: 8 H200)
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring", "send")
+TIMED_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring", "send")
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ class Group:
         return first + (self.n - 2) * wires.inside.alpha_s if op == "all_to_all" else first
 
     def seconds_per_byte(self, op: str) -> float:
-        """Seconds for each byte of M in long messages. ValueError for an operation that is not one of OPERATIONS."""
-        if op not in OPERATIONS:
-            raise ValueError(f"op={op!r}: expected one of {', '.join(OPERATIONS)}")
+        """Seconds for each byte of M in long messages. ValueError for an operation not in TIMED_OPERATIONS."""
+        if op not in TIMED_OPERATIONS:
+            raise ValueError(f"op={op!r}: expected one of {', '.join(TIMED_OPERATIONS)}")
         if self.n == 1:
             return 0.0
         ring = (self.n - 1) / self.n * self.ring_s_per_byte
@@ -224,7 +224,7 @@ class Group:
                 "send": self.one_card_s_per_byte}[op]
 
     def seconds(self, op: str, num_bytes: float, messages: float = 1) -> float:
-        """Seconds of `op`, one of OPERATIONS, on `num_bytes` in `messages` pieces, one after the other.
+        """Seconds of `op`, one of TIMED_OPERATIONS, on `num_bytes` in `messages` pieces, one after the other.
 
         "ring": each rank sends them to the next; "send": one does.
         """

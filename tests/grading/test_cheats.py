@@ -106,9 +106,9 @@ def test_whoever_looks_for_an_answer_finds_none(search):
 
 # Of course_lib a rank sees these files and has these modules, and nothing else: no judge, no registry, no chapter but
 # the text of the one on_rank.py that its exercise needs.
-SEEN = (r"__init__\.py|(facts|pictures|reference|runtime)/.*"
+SEEN = (r"(__init__|lazy)\.py|(facts|pictures|reference|runtime)/.*"
         r"|grading/(__init__\.py|on_rank\.py|trusted/inside/.*|trusted/__init__\.py)")
-HAS = (r"course_lib(\.(facts|pictures|reference|runtime)(\..*)?"
+HAS = (r"course_lib(\.lazy|\.(facts|pictures|reference|runtime)(\..*)?"
        r"|\.grading(\.on_rank|\.trusted|\.trusted\.inside(\..*)?|\.chapters\.06_zero\.on_rank)?)?")
 
 FILES = (f"[path for folder, _, names in os.walk({str(ROOT)!r}) for name in names if not name.endswith('.pyc')"

@@ -28,8 +28,8 @@ SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/etc/ld.so.cache
           "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/hosts",
           "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 # Not the chapters: what they show is what exercises ask for. Of the grader what runs in there, and no judge.
-SHOWN_OF_COURSE = ("__init__.py", *OFFERED, "grading/__init__.py", "grading/on_rank.py", "grading/trusted/__init__.py",
-                   "grading/trusted/inside")
+SHOWN_OF_COURSE = ("__init__.py", "lazy.py", *OFFERED, "grading/__init__.py", "grading/on_rank.py",
+                   "grading/trusted/__init__.py", "grading/trusted/inside")
 PRIVILEGES = str(Path(__file__).with_name("inside") / "privileges.py")  # as a program it rehearses
 SECRET = ("solutions", "gradebook.db", ".grading_key", "submitted", "autograded")
 FOLDER = "/run/grader"  # inside: what one run shares
