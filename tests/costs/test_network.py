@@ -7,7 +7,7 @@ import pytest
 
 from course_lib.costs.links import BOUNDS, Link, collective_time, hardware_link, measured_seconds, reached_shares
 from course_lib.costs.network import (
-    OPERATIONS,
+    TIMED_OPERATIONS,
     TREE_ACROSS_S,
     TREE_INSIDE_S,
     all_reduce_s,
@@ -99,7 +99,7 @@ def test_an_all_to_all_leaves_pods_slowly():
 
 def test_a_group_of_one_sends_nothing():
     alone = H100.group(1)
-    for op in OPERATIONS:
+    for op in TIMED_OPERATIONS:
         assert alone.seconds(op, 1e9) == alone.sending_s(op, 1e9) == 0 and alone.bytes_per_s(op) == float("inf")
 
 
