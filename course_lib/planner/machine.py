@@ -126,10 +126,10 @@ def measure_rank() -> MeasuredRank:
     taken = time_calls([*(product(*size) for size in PRODUCTS), *(gpt_step(config) for config in GPTS)], mean_alone_s)
     P, W = product_rates(taken[:len(PRODUCTS)])
     one, five, block, blocks = taken[len(PRODUCTS):]
-    of_layer = max(five - one, 0.0) / 4  # three passes, backward being two
+    of_layer = layer_seconds(one, five, 4)  # three passes, backward being two
     launch_s, step_s = of_layer / 2, max(one - of_layer, 0.0)
     link, call_s = measure_messages()
-    passes = pass_seconds_per_byte(layer_seconds(block, blocks), P, W, launch_s)
+    passes = pass_seconds_per_byte(layer_seconds(block, blocks, 2), P, W, launch_s)
     return MeasuredRank(num_busy=dist.get_world_size(), flops_per_s=P, bytes_per_s=W, pass_s_per_byte=passes,
                         launch_s=launch_s, step_s=step_s, link=link, call_s=call_s)
 
@@ -174,11 +174,11 @@ def product_rates(taken: Sequence[float]) -> tuple[float, float]:
     return 1 / per_flop, 1 / max(per_byte, per_flop / 10)
 
 
-def layer_seconds(block_s: float, blocks_s: float) -> float:
-    """Of each of the two layers that the second model has more; on a disturbed machine it may have taken less time than
-    the first, and then a tenth of its own is taken for them.
+def layer_seconds(few_s: float, many_s: float, more: int) -> float:
+    """Of each of the layers that the second model has more; on a disturbed machine it may have taken less time than the
+    first, and then a tenth of its own is taken for them.
     """
-    return max(blocks_s - block_s, 0.1 * blocks_s) / 2
+    return max(many_s - few_s, 0.1 * many_s) / more
 
 
 def pass_seconds_per_byte(layer_s: float, P: float, W: float, launch_s: float) -> float:

@@ -23,8 +23,8 @@ def test_every_layout_has_a_step_whose_causes_add_up(text):
 
 
 def test_a_model_that_was_disturbed_gives_no_negative_rate_and_shared_cores_fill_the_bubble():
-    assert layer_seconds(0.01, 0.03) == pytest.approx(0.01)  # faster than a smaller one
-    assert pass_seconds_per_byte(layer_seconds(0.02, 0.019), P=1e11, W=1e10, launch_s=1e-4) > 0
+    assert layer_seconds(0.01, 0.03, 2) == pytest.approx(0.01)  # faster than a smaller one
+    assert pass_seconds_per_byte(layer_seconds(0.02, 0.019, 2), P=1e11, W=1e10, launch_s=1e-4) > 0
     shared, own = (replace(MACHINE, num_cores=n).estimate(CONFIG, ParallelLayout(pp=4), 16, 4) for n in (2, 4))
     assert own.bubble > 0.3 and shared.step_s >= own.step_s
 
