@@ -30,9 +30,6 @@ class LazyPackage(ModuleType):
         if not (name in self.HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (self.__name__,)  # a rank that gets a cell's names imports it
-
     def __dir__(self) -> Iterable[str]:
         return sorted({*super().__dir__(), *self.HOMES})
 

@@ -1,14 +1,10 @@
 """The planner, the closed forms, facts, schedules and widgets need nothing but Python: they run in a browser."""
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
 
-import cloudpickle
 import pytest
-
-from course_lib import facts, hybrid_parallel, tensor_parallel
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKED = """
@@ -100,9 +96,3 @@ for package in (hybrid_parallel, pipeline_parallel):
 exec("from course_lib.hybrid_parallel import *")
 assert HybridTrainer is hybrid_parallel.trainer.HybridTrainer
 """) == NOTHING.format("hybrid_parallel") + NOTHING.format("pipeline_parallel")
-
-
-def test_a_package_that_loads_on_use_goes_to_ranks_by_its_name():
-    for package in (hybrid_parallel, tensor_parallel, facts):
-        assert pickle.loads(cloudpickle.dumps(package)) is package
-        assert pickle.loads(pickle.dumps(package)) is package

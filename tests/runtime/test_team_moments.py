@@ -17,13 +17,16 @@ from contextlib import suppress
 
 import psutil
 import pytest
+import torch
 
+from course_lib import tensor_parallel
 from course_lib.runtime import LaunchError, LaunchTimeout, RankDied, launch, launcher, start_ranks, testing
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks import fork_pool, processes, supervisor
 from course_lib.runtime.ranks.processes import RankProcess
 from course_lib.runtime.ranks.showing import read_output
 from course_lib.runtime.ranks.supervisor import Supervisor
+from course_lib.runtime.team.rank_cell import keep_picklable
 from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive, traces
 
@@ -288,3 +291,9 @@ def test_what_one_read_brings_of_two_calls_is_each_calls_own():
         for _ in range(2):
             read_output(process, "stdout", lambda *item: shown.append(item[2]))
         assert b"".join(shown) == b"firstsecond" and process.unread == {"stdout": b"third"}
+
+
+def test_a_cell_may_mention_a_module_of_a_class_of_its_own():
+    """As torch.backends.mkldnn is one, and a package of the course that loads its names on use."""
+    for module in (torch.backends.mkldnn, tensor_parallel):
+        assert keep_picklable({"module": module, "one": 1}) == {"module": module, "one": 1}

@@ -24,7 +24,7 @@ from course_lib.runtime.ranks import showing
 def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     """The pickle of (fn, args, kwargs). ValueError, with the names to blame, for what cannot be sent."""
     try:
-        return _pickle_with(_CallPickler, (fn, args, kwargs))
+        return _pickle_with(CallPickler, (fn, args, kwargs))
     except Exception as error:
         used = inspect.getclosurevars(fn) if inspect.isfunction(fn) else None
         names = {**used.globals, **used.nonlocals} if used else {}
@@ -41,7 +41,7 @@ def _pickle_with(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
     return buffer.getvalue()
 
 
-class _CallPickler(cloudpickle.Pickler):
+class CallPickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU.
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-import cloudpickle
 import torch
 
 from course_lib.runtime.ranks.frames import name_cells
+from course_lib.runtime.ranks.parcels import CallPickler
 
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -143,7 +143,7 @@ def keep_picklable(values: dict[str, Any]) -> dict[str, Any]:
 
 def _pickles(value: Any) -> bool:
     try:
-        cloudpickle.Pickler(io.BytesIO()).dump(value)
+        CallPickler(io.BytesIO()).dump(value)
     except Exception:
         return False
     return True
