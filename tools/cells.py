@@ -54,10 +54,10 @@ class Outcome:
     other_output: str = ""  # the first line that differs from the output in the repository, where it passed
 
 
-def lessons(mode: str, path: Path) -> list[Outcome]:
+def lessons(mode: str, path: Path, **hooks: Callable) -> list[Outcome]:
     """Every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails likewise.
 
-    Only those cells run, and what they need of the others.
+    Only those cells run, and what they need of the others. `hooks` are NotebookClient's.
     """
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -65,7 +65,7 @@ def lessons(mode: str, path: Path) -> list[Outcome]:
                 if cell.cell_type == "code" and needs.launches(cell.source)}
     for cell, keep in zip(code, needs.kept([cell.source for cell in code])):
         cell.source = cell.source if keep else "pass"
-    execute(mode, notebook, path.parent)
+    execute(mode, notebook, path.parent, **hooks)
     return [lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
             for number, before in recorded.items()]
 

@@ -55,8 +55,9 @@ def client_of(notebook: NotebookNode, folder: Path, begin: Sequence[str] = (), t
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a kernel whose outputs are compared, and which imports this tree."""
-    return {**os.environ, "COURSE_LIB_STABLE_OUTPUT": "1", "PYTHONPATH": str(ROOT), **more}
+    """Of a kernel whose outputs are compared, and which imports this tree before all else."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "COURSE_LIB_STABLE_OUTPUT": "1", "PYTHONPATH": path, **more}
 
 
 def digest() -> str:

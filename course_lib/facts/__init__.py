@@ -7,6 +7,7 @@
     shape.py      the sizes of a transformer; layers with experts, and what is reported of routing
     models.py     models that were trained: parameters, tokens, shapes; training runs that were reported
     published.py  what papers report of parallel training; runs with all that a step's time depends on (published.json)
+    measured.py   what the course measured on a GPU itself (on_h100.json)
     claims.py     what is often said and wrong, beside what is right
 
 ACCELERATORS, LINKS and MODELS are the course's only lists of devices, wires and models.
@@ -26,6 +27,7 @@ load_on_use(__name__, {
         "CUT_MLP_TIMES", "LINKS", "LLAMA_3_OVERSUBSCRIPTION", "LLAMA_3_POD", "MEASURED_COLLECTIVES", "RING_ON_NVLINK4",
         "SHARED_CLUSTER", "STEP_LATENCY", "TREE_STEP_LATENCY", "TWO_HOST_STEP_TIMES", "Interconnect",
         "MeasuredCollective", "RecordedTimes", "interconnect", "measured_collectives"),
+    "measured": ("gpu_day", "measured_on_gpu"),
     "models": (
         "DEEPSEEK_V3_GPU_HOURS", "GPT3_COSTS", "GPT3_ENERGY", "GPT3_ON_ONE_V100", "GPT3_POWER", "GPT3_PUE", "MODELS",
         "PUBLISHED_FLOPS", "TRAINING_REPORTS", "Model", "ReportedRun", "model"),

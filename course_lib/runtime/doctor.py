@@ -25,8 +25,8 @@ from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.pools import pool
 
 BACKEND_NAMES = {"nccl": "NCCL on GPUs", "gloo": "gloo on the CPU"}
-UNTRIED = ("The course has been run on CPUs and on a pretended GPU, never on a real one: `python -m tools.gpu_day` "
-           "says what works here, and launch(..., device='cpu') keeps to the CPU")
+UNTRIED = ("The course has been run on one H100 (docs/decisions/gpus.md), and between several GPUs never: `python -m "
+           "tools.gpu_day` says what works here, and launch(..., device='cpu') keeps to the CPU")
 DRIVER_ADVICE = ("this torch is built for CUDA and finds no GPU: CUDA_VISIBLE_DEVICES may hide it, or its driver is "
                  "older than this torch's CUDA needs (nvidia-smi shows both): update the driver")
 BROKEN_ADVICE = ("launch(..., device='cpu') works without it; nvidia-smi shows the driver and who else uses the GPU: "

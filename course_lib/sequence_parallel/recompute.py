@@ -126,7 +126,8 @@ class RepeatableCall:
         self.tensors_at = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[index] for index in self.tensors_at]
         # Autograd keeps them, so that whoever watches what it keeps (an outer recompute, an offloader) gets them, too.
-        self.saved = SaveTensors.apply(torch.empty(0, device="cpu", requires_grad=True), *tensors).grad_fn
+        # The result is kept and not its grad_fn alone: before torch 2.13 that lets go of all when its result is gone.
+        self.saved = SaveTensors.apply(torch.empty(0, device="cpu", requires_grad=True), *tensors)
         self.surroundings = Surroundings(tensors)
         self.slots: list[weakref.ref[TensorSlot]] = []
 
@@ -179,7 +180,7 @@ class RepeatableCall:
     def arguments(self) -> tuple[tuple, dict[str, Any]]:
         """What the function was called with: the tensors from autograd, all else from here."""
         leaves = list(self.others)
-        for index, tensor in zip(self.tensors_at, self.saved.saved_tensors):
+        for index, tensor in zip(self.tensors_at, self.saved.grad_fn.saved_tensors):
             leaves[index] = tensor
         return tree_unflatten(leaves, self.form)
 

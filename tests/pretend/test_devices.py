@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_reduce as functional_all_reduce
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, random_split
 
 from course_lib import data_parallel, reference
@@ -227,3 +228,25 @@ def test_text_is_cut_on_the_cpu_and_batches_training_and_evaluation_have_the_cpu
              reference.GPT(reference.GPTConfig(2, 16, 4, 256, 16)).double(), reference.load_text()[:20_000].clone())
     ((there, numbers),), (here, expected) = nccl(everywhere, *given), everywhere(*given)
     assert there == here and numbers == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_from_its_second_step_on_an_optimiser_reads_nothing_from_the_gpu(optimizer_class):
+    class CountReads(TorchDispatchMode):
+        reads = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.reads += func is torch.ops.aten._local_scalar_dense.default and args[0].device.type != "cpu"
+            return func(*args, **(kwargs or {}))
+
+    def read():
+        model, found = nn.Linear(2, 2), []
+        optimizer = optimizer_class(model.parameters(), lr=0.1)
+        for _ in range(3):
+            with CountReads() as counts:
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            found.append(counts.reads)
+        return found[1:]
+
+    assert on("nccl", read, world_size=1) == [[0, 0]]

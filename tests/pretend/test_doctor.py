@@ -41,7 +41,7 @@ def test_cheap_steps_pass_on_pretended_gpus_and_the_rows_are_stored(tmp_path, ca
     found = json.loads(stored.read_text(encoding="utf-8"))
     assert all(any(row["step"].startswith(name) for row in found) for name in chosen)
     assert {row["result"] for row in found} == {"passed"}, found
-    assert found[0].keys() == {"step", "ran", "result", "figure", "seconds"}
+    assert found[0].keys() == {"step", "ran", "result", "figure", "seconds", "numbers"}
     assert "nothing here says what a real one does" in capsys.readouterr().out
 
 

@@ -1,5 +1,8 @@
 """gpu_day: how steps end in the table. That they run, on pretended GPUs: tests/pretend/test_gpu_day.py."""
 
+import subprocess
+import sys
+
 from tests.tools import made_up_steps
 from tools.gpu_day import __main__ as command
 from tools.gpu_day.steps import OVER, Row, rows
@@ -32,3 +35,23 @@ def test_without_a_gpu_it_says_so_in_one_sentence_and_ends_with_2(capsys, monkey
     assert command.main([]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "no GPU" in said.err and "--mode pretended" in said.err
+
+
+def test_it_plans_where_no_package_of_jupyter_is_installed():
+    missing = ("nbformat", "nbclient", "nbval", "ipykernel", "ipywidgets", "anywidget", "IPython")
+    asked = f"""
+import sys
+sys.modules.update(dict.fromkeys({missing!r}))  # import then raises ImportError
+from tools.gpu_day.__main__ import MODULES, plan
+names = [step.name for module in MODULES for step in plan(module, "gpu")]
+assert len(set(names)) == len(names) and not set(names) & set(MODULES), names
+print(len(names), "notebooks" in names)
+"""
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith(" True\n"), found.stdout
+
+
+def test_a_module_that_cannot_be_imported_is_a_step_that_fails():
+    (step,) = command.plan("tools.gpu_day.no_such_module", "gpu")
+    (row,) = rows([step], 10.0)
+    assert row.result == "FAILED" and "no_such_module" in row.figure

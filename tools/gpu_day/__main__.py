@@ -16,7 +16,7 @@ from course_lib.runtime.doctor import why_no_gpu
 from tools.gpu_day.steps import ON, PASSED, Row, Step, machine, rows
 from tools.harness.pretend import build
 
-MODULES = [f"tools.gpu_day.{name}" for name in ("checks", "operations", "course")]
+MODULES = [f"tools.gpu_day.{name}" for name in ("checks", "operations", "speed", "hardware", "course")]
 WITHIN_S = 570.0
 LINE = "{:<39} {:<44} {:<7} {:>6}  {}"
 
@@ -37,7 +37,7 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
             print(f"There is no GPU that torch could use here ({why_no_gpu()}): run this on a machine that has one, or "
                   "try the steps on pretended GPUs with --mode pretended.", file=sys.stderr)
             return 2
-        steps = [step for module in modules for step in importlib.import_module(module).steps(options.mode)
+        steps = [step for module in modules for step in plan(module, options.mode)
                  if not options.names or any(text in step.name for text in options.names)]
         if not steps:
             parser.error(f"no step has a name that holds {' or '.join(options.names)}")
@@ -57,6 +57,19 @@ def main(arguments: list[str], modules: Sequence[str] = MODULES) -> int:
     if options.mode == "pretended":
         print("pretended GPUs: their numbers and times are the CPU's, and nothing here says what a real one does")
     return int(any(row.result != PASSED for row in done))
+
+
+def plan(module: str, mode: str) -> list[Step]:
+    """A module's steps; one that fails, with the reason, where the module cannot be imported here."""
+    try:
+        return importlib.import_module(module).steps(mode)
+    except ImportError as error:
+        reason = error
+
+    def fail() -> str:
+        raise reason
+
+    return [Step(module, "import", fail)]
 
 
 def summary(rows: Sequence[Row]) -> str:

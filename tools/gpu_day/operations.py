@@ -4,9 +4,10 @@ The operations of a world run on one team, one after the other. One that fails o
 gets another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from course_lib import pipeline_parallel
 from course_lib.runtime import Team, backends, device, seconds, start_ranks
-from tools.gpu_day.steps import LIMIT_S, Step
+from tools.gpu_day.steps import LIMIT_S, Figure, Step
 
 TIMEOUT_S = LIMIT_S - 5.0  # a team ends its ranks itself; the step's limit is for what hangs in the driver
 SIZE = 2**18  # numbers in a message: 1 MiB, and divisible by the usual world sizes
@@ -42,13 +43,19 @@ def steps(mode: str) -> list[Step]:
 TEAMS: dict[tuple[str, int], Team] = {}  # the one that runs
 
 
-def try_it(backend: str, world_size: int, name: str) -> str:
+def try_it(backend: str, world_size: int, name: str) -> Figure:
+    took = max(call_on_team(backend, world_size, right_and_timed, name))
+    return Figure(f"right, {1e3 * took:.2f} ms", {"seconds": took})
+
+
+def call_on_team(backend: str, world_size: int, function: Callable, *arguments: object) -> Sequence[Any]:
+    """What the ranks return. The team stays for the next call; one that a call has broken does not."""
     world = backend, world_size
     if world not in TEAMS:
         end_teams()
         TEAMS[world] = start_ranks(world_size, backend=backend, timeout=TIMEOUT_S)
     try:
-        return f"right, {1e3 * max(TEAMS[world].run(right_and_timed, name)):.2f} ms"
+        return TEAMS[world].run(function, *arguments)
     except BaseException:
         end_teams()
         raise

@@ -23,9 +23,6 @@ _has_device = False  # in the rank
 @contextlib.contextmanager
 def pretended(mode: Mode) -> Iterator[None]:
     """Inside, `launch` finds the machine of `mode`. The calling process itself gets no device."""
-    if mode.num_gpus == 0:
-        yield
-        return
     chosen = backends.choose
 
     class PretendedTask(Task):
@@ -38,6 +35,10 @@ def pretended(mode: Mode) -> Iterator[None]:
             return backend
         return chosen(backend, device, ranks_here)
 
+    if mode.num_gpus == 0:
+        with mock.patch.object(backends, "choose", choose):
+            yield
+        return
     with (mock.patch.object(launcher, "Task", PretendedTask), mock.patch.object(staying, "Task", PretendedTask),
           mock.patch.object(backends, "choose", choose),
           mock.patch.object(backends, "count_gpus", lambda: mode.num_gpus),

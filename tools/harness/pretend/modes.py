@@ -26,6 +26,7 @@ MODES = {
     mode.name: mode
     for mode in (
         Mode("cpu", 0),
+        Mode("shared", 0, auto="gloo-cuda"),  # nothing is pretended: a notebook's ranks share this machine's own GPU
         Mode("nccl", 4),
         Mode("gloo-cuda", 1, auto="gloo-cuda"),
         # Every wire takes either kind of tensor, waits and refuses nothing: what still fails is no matter of the wire.
