@@ -621,7 +621,6 @@ def test_every_mark_stands_for_its_number_after_several_choices(kind, walk):
     (widgets.BucketOverlap, {"bucket_cap_mb": 40}), (widgets.FitsOrNot, {"num_devices": 24, "model": "GPT-3"}),
     (widgets.ZeroMemory, {"num_devices": 10_000, "stage": 3}), (widgets.ActivationMemory, {"tokens": 3000}),
     (widgets.Stragglers, {"slack": 3, "scheme": "local"}), (widgets.TokenDispatch, {"balancing": 7, "k": 2}),
-    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1, "costs": (1, 2, 0)}),
-    (widgets.LayoutPlanner, {"run": "Mixtral 8x7B on H100, 1M tokens a step"})])
+    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1, "costs": (1, 2, 0)})])
 def test_every_mark_stands_for_its_number_at_values_that_only_python_sets(kind, own):
     require_marks(kind, kind(**own).settings())

@@ -107,9 +107,7 @@ REFUSED = {
     "ExpertLoad": [{"balancing": "luck"}, {"strength": 0.5}],
     "FitsOrNot": [{"num_devices": 0}, {"model": "GPT-5"}, {"device": "Z100"}, {"model": "Mixtral 8x7B"},
                   {"gpu": "H100"}],
-    "LayoutPlanner": [{"devices": 8000}, {"cut": "tp3,pp5"}, {"run": 7}, *(
-        {"run": run} for run in ("GPT-5 on H100, 1M tokens a step", "Llama 3 8B on Z80, 1M tokens a step",
-                                 "Llama 3 8B on H100, 0.1K tokens a step"))],
+    "LayoutPlanner": [{"devices": 8000}, {"cut": "tp3,pp5"}, {"run": 7}],
     "MatrixCut": [{"first": "rows", "second": "rows", "t": 2, "step": 8}, {"t": 3}],
     "MeshExplorer": [{"axis": "cp"}, {"rank": 64}],
     "PipelineSchedule": [{"p": 9}, {"v": 2.0}, {"slow": 8}, {"costs": (1, 2, -1)}, {"placed": [["F0", "Q1"]]},
