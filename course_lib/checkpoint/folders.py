@@ -88,14 +88,9 @@ def step_of(path: Path) -> int:
     return int(NAME.fullmatch(path.name)[1])
 
 
-def latest(folder: str | Path, intact: bool = False) -> Path | None:
-    """The complete checkpoint in `folder` that was written last, or None. `intact`: the last whose files are all as
-    they were written, which reads them.
-    """
-    for path in reversed(complete_checkpoints(folder)):
-        if not intact or not problems_of(path):
-            return path
-    return None
+def latest(folder: str | Path) -> Path | None:
+    """The complete checkpoint in `folder` that was written last, or None."""
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def find(path: str | Path, missing_ok: bool = False) -> Path | None:

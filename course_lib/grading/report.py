@@ -50,7 +50,6 @@ class Report:
     budget: str
     measured: str = ""
     cause: str = ""
-    hint: str = ""
     warned: str = ""  # what Python or torch warned of
     over_budget: float = OVER_BUDGET  # share of the points for what is right and over budget
     hints: tuple[str, ...] = ()  # behind buttons, the next one inside the one before; the last is nearly the code
@@ -73,7 +72,7 @@ class Report:
 
     def _details(self) -> dict[str, str]:
         outcome = "outcome" if self.verdict is Verdict.TRIED else "measured"
-        details = {"why": self.cause, "budget": self.budget, outcome: self.measured, "hint": self.hint,
+        details = {"why": self.cause, "budget": self.budget, outcome: self.measured,
                    "warning": self.warned}
         return {name: text for name, text in details.items() if text}
 

@@ -169,7 +169,7 @@ def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
-                          timeout_s: float, seed: int | None) -> Results:
+                          timeout_s: float, seed: int) -> Results:
     """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
 
     Exceptions go up as they are: torchrun reports them and stops the other ranks.
@@ -181,8 +181,7 @@ def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, wor
               f"using {dist.get_world_size()}", file=sys.stderr)
     if context.device().type != "cpu":
         fn, args, kwargs = unpack_call(pack_call(fn, args, kwargs))  # its tensors arrive on this rank's GPU
-    if seed is not None:  # a team's later calls go on with the numbers of the ones before
-        seed_everything(seed)
+    seed_everything(seed)
     recordings.take()  # whatever was recorded outside launch is not this launch's
     result = fn(*args, **kwargs)
     everyone: list[Any] = [None] * dist.get_world_size()

@@ -1,7 +1,7 @@
 """What a checkpoint is good for, as sub-commands: inspect, evaluate, sample and export.
 
-DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All but `evaluate --layout` take one
-process and its memory, whatever the layout was.
+DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All take one process and its memory,
+whatever the layout was.
 """
 
 import argparse
@@ -11,18 +11,16 @@ from datetime import datetime
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from course_lib import checkpoint
 from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
 from course_lib.checkpoint.loading import optimizer_names
 from course_lib.checkpoint.piece import PREFIX
 from course_lib.command_line import Parser, above_zero, whole
-from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
+from course_lib.hybrid_parallel import LearningRate
 from course_lib.reference import GPT, GPTConfig
-from course_lib.reference.text import held_out_rows, load_text
+from course_lib.reference.text import load_text
 from course_lib.reference.training import evaluate as evaluate_alone
-from course_lib.runtime import RankFailed, launch
 from course_lib.train.arguments import PROGRAM, make_model
 
 ROWS = 64
@@ -110,26 +108,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """The mean loss on text that the run was not trained on."""
     path, config, _ = find_model(arguments.folder)
     tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
-    if arguments.layout is None:
-        loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
-    else:
-        layout = ParallelLayout.from_string(arguments.layout)
-        loss = launch(evaluate_on_ranks, path, layout, tokens, arguments.rows, world_size=layout.world_size,
-                      timeout=3600.0)[0]
+    loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
     print(f"{path}: loss {loss:.6f} nats per token ({loss / math.log(2):.4f} bits) on {arguments.rows} held-out rows "
           f"of {config.sequence_length} tokens")
-
-
-def evaluate_on_ranks(path: Path, layout: ParallelLayout, tokens: Tensor | None, num_rows: int) -> float:
-    """The same as in one process, under `layout`: a pass of the pipeline, whose gradients nobody uses."""
-    _, config, experts = find_model(path)
-    trainer = HybridTrainer(config, layout, batch_size=num_rows, tokens=tokens,
-                            make_model=lambda: make_model(config, experts))
-    checkpoint.load(path, trainer.model)
-    trainer.model.eval()
-    rows = (part.tensor_split(layout.dp)[trainer.model.dp.r] for part in
-            held_out_rows(num_rows, config.sequence_length, tokens))
-    return trainer.model.forward_backward(*rows).item()
 
 
 # sample
@@ -183,7 +164,6 @@ def parser() -> Parser:
         command.add_argument("folder", type=Path, metavar="DIR")
     of["evaluate"].add_argument("--text", type=Path, metavar="FILE", help="its last tenth (default: of Python's help)")
     of["evaluate"].add_argument("--rows", type=whole(1), default=ROWS, help=f"of the text (default: {ROWS})")
-    of["evaluate"].add_argument("--layout", metavar="dp2,tp2", help="on ranks; default: in this process")
     of["sample"].add_argument("prompt", metavar="TEXT")
     of["sample"].add_argument("--tokens", type=whole(1), default=100, metavar="N", help="to write (default: 100)")
     of["sample"].add_argument("--temperature", type=above_zero, default=0.8, help="(default: 0.8)")
@@ -200,7 +180,3 @@ def main(words: Sequence[str]) -> None:
         COMMANDS[arguments.command](arguments)
     except (ValueError, OSError) as error:
         command.error(" ".join(str(error).split()))
-    except RankFailed as error:
-        if not isinstance(error.cause, ValueError):
-            raise
-        command.error(str(error.cause))

@@ -57,7 +57,7 @@ def test_fewer_ranks_or_micro_batches_leave_out_what_does_not_fit_any_more():
 def test_what_cannot_run_stands_behind_and_what_is_wrong_is_marked():
     shown = by_hand("F0 F1 B0", "F0 W0 F1")
     found = findings(shown.schedule, finished=False)
-    simulation = with_times(shown.schedule, shown.slow, shown.costs)
+    simulation = with_times(shown.schedule, shown.slow)
     rows = [row_of(simulation, rank, found) for rank in range(2)]
     assert [[box[-1] for box in row] for row in rows] == [[RUNS, RUNS, WAITS], [RUNS, WRONG, WAITS]]
     ends = [box[1] for row in rows for box in row if box[-1] == RUNS]
@@ -68,7 +68,7 @@ def test_what_cannot_run_stands_behind_and_what_is_wrong_is_marked():
 
 def test_a_complete_schedule_is_compared_with_the_published_ones():
     whole, begun = by_hand("F0 F1 B0 B1", "F0 B0 F1 B1"), by_hand("F0", "")
-    rows = comparison(whole.settings(), with_times(whole.schedule, whole.slow, whole.costs))
+    rows = comparison(whole.settings(), with_times(whole.schedule, whole.slow))
     assert [name for name, *_, present in rows if present] == ["yours"]
     assert len(comparison(begun.settings(), None)) == len(SCHEDULES)
     for shown, compared in ((whole, True), (begun, False)):

@@ -110,8 +110,8 @@ REFUSED = {
     "LayoutPlanner": [{"devices": 8000}, {"cut": "tp3,pp5"}, {"run": 7}],
     "MatrixCut": [{"first": "rows", "second": "rows", "t": 2, "step": 8}, {"t": 3}],
     "MeshExplorer": [{"axis": "cp"}, {"rank": 64}],
-    "PipelineSchedule": [{"p": 9}, {"v": 2.0}, {"slow": 8}, {"costs": (1, 2, -1)}, {"placed": [["F0", "Q1"]]},
-                         {"placed": 3}, {"stages": [["a"]]}, {"stages": [[0], [0]]}, {"max_in_flight": 0},
+    "PipelineSchedule": [{"p": 9}, {"v": 2.0}, {"slow": 8}, {"placed": [["F0", "Q1"]]},
+                         {"placed": 3}, {"stages": [["a"]]}, {"stages": [[0], [0]]},
                          {"schedule": 1}],
     "RingAllReduce": [{"num_ranks": 9}, {"num_ranks": True}, {"num_ranks": 3, "step": 5}, {"step": -1}, {"ranks": 3}],
     "RingAttentionSteps": [{"num_ranks": 4, "step": 4}, {"token_layout": "random"}],
@@ -156,7 +156,6 @@ FINDINGS = [
     ("PipelineSchedule", {"order": "GPipe", "slow": 2}), ("PipelineSchedule", {**HAND, "placed": []}),
     *(("PipelineSchedule", {**HAND, "placed": [lane.split() for lane in lanes]}) for lanes in (
         ("F0", ""), ("F0 B0", "B0"), ("F0 B0 F1", "F1"), ("F0 F0", ""), ("F0 F1 B0 B1", "F0 I0 W0 F1 B1"))),
-    ("PipelineSchedule", {**HAND, "placed": [["F0", "F1"], []], "max_in_flight": 1}),
     ("RingAttentionSteps", {}), ("Stragglers", {}), ("Stragglers", {"scheme": "asynchronous"}),
     ("Stragglers", {"scheme": "asynchronous", "slack": None}), ("Stragglers", {"scheme": "local", "who": SLOW_RANDOM}),
     ("TeamView", {}), ("TeamView", {"name": "x"}), ("TeamView", {"name": "weight"}), ("TeamView", {"name": "loss"}),

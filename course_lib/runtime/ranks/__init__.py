@@ -32,8 +32,6 @@ The supervisor follows all of this, decides what the story is, and raises it as 
 Deadlock (all that are left wait, and have not moved for seconds), LaunchTimeout, LaunchInterrupted. A server that does
 not answer is killed with its ranks, which is a LaunchError; the next launch starts a new one.
 
-COURSE_LIB_TRACE=FILE writes a line for each of these messages, as the notebook's process sends or receives it.
-
 Files in reading order:
 
     messages.py       what is said, as dataclasses
@@ -54,5 +52,5 @@ and where a rank comes from:
     fork_pool.py      forked ranks, and those of a team, whose server is a fork of the first one
     fork_server.py    the process that forks them
     home.py           what is imported ahead; environment, working folder, import path: a rank's are the notebook's
-    processes.py      a rank as the notebook's process sees it, the trace, and ending what ranks started
+    processes.py      a rank as the notebook's process sees it, and ending what ranks started
 """

@@ -64,7 +64,7 @@ class Crew:
     def give(self, task: Task) -> None:
         """Send a task to its rank. OSError where the rank has ended."""
         process = self.processes[task.rank]
-        process.send(replace(task, mark=process.end_of_output) if self.stays else task)
+        process.connection.send(replace(task, mark=process.end_of_output) if self.stays else task)
 
     def exit_code(self, rank: int) -> int | None:
         return self.pool.exit_code(self.processes[rank])

@@ -35,8 +35,6 @@ Handler = Callable[[int, Any], None]  # the supervisor's: takes what a rank says
 
 def is_echo(failure: Failed) -> bool:
     """Whether the exception only says that some other rank has gone."""
-    if failure.members:
-        return all(map(is_echo, failure.members))
     # When one rank ends, all that talk to it fail a moment later. Their errors would bury the one that matters.
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
@@ -49,7 +47,6 @@ def rank_failure(
     lines = [f"rank {rank} failed{_at(failure.frames)}" + (f" (so did {_ranks(others)})" if others else "")]
     lines.append(f"  {_words(failure)}")
     lines += [f"    {tensor}" for tensor in failure.tensors]
-    lines += _members(failure)
     stack = list(tell_story(failure.frames))
     if len(stack) > 1 or (line and not line.is_readers):
         lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in stack]
@@ -65,16 +62,6 @@ def rank_failure(
 
 def _words(failure: Failed) -> str:
     return f"{failure.type_name}: {failure.message}" if failure.message else failure.type_name
-
-
-def _members(group: Failed, indent: str = "    ") -> list[str]:
-    """What an exception group holds: of each member its class, its words and its line."""
-    lines = []
-    for number, member in enumerate(group.members, start=1):
-        words = [*_words(member).splitlines(), *filter(None, [_at_code(member.frames).strip()])]
-        lines += [f"{indent}{'   ' if line else f'{number}. '}{text}" for line, text in enumerate(words)]
-        lines += _members(member, indent + "   ")
-    return lines
 
 
 def rank_death(

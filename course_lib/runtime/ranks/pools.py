@@ -249,7 +249,7 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
 def _is_ready(process: RankProcess, within_s: float) -> bool:
     with suppress(EOFError, OSError):
         while process.connection.poll(within_s):
-            if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
+            if process.connection.recv() == "ready":  # before it may come an answer that nobody waits for any more
                 return True
     return False
 

@@ -181,7 +181,7 @@ class Supervisor:
             self.given.add(process.rank)
             self.ranks.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
-                message = process.receive()
+                message = process.connection.recv()
                 if isinstance(message, _ENDS):
                     self.reported[process.rank] = message
                 elif isinstance(message, Whereabouts) and message.clock_s < self.began_s:

@@ -27,7 +27,7 @@ from course_lib.runtime.ranks.pools import pool_that_stays
 from course_lib.runtime.team import namespace
 from course_lib.runtime.team.namespace import KINDS, RankHoldings, take_snapshot
 from course_lib.runtime.team.rank_cell import Lender, RankCell, RankTexts, remember_text
-from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
+from course_lib.runtime.team.staying import StayingRanks
 
 MOST_NAMES = 8  # of a rank, that are listed
 _open: list["weakref.ref[Team]"] = []  # oldest first
@@ -37,7 +37,7 @@ _texts = itertools.count(1)
 class Team:
     """Made by start_ranks. Its ranks end with close(), with the `with` block, or when nothing refers to it any more."""
 
-    def __init__(self, ranks: StayingRanks | TorchrunRanks) -> None:
+    def __init__(self, ranks: StayingRanks) -> None:
         self._ranks = ranks
         self._lender = Lender()
         self._end = weakref.finalize(self, _close_beside, ranks)
@@ -200,7 +200,7 @@ class TeamRank:
         return "\n".join(lines + [f"  {each.name}: {each.what}" for each in held.names])
 
 
-def _close_beside(ranks: StayingRanks | TorchrunRanks) -> None:
+def _close_beside(ranks: StayingRanks) -> None:
     """In a thread: garbage is collected anywhere, perhaps while this very thread asks the pool for something."""
     threading.Thread(target=ranks.close, name="course_lib closes a team", daemon=True).start()
 
@@ -234,8 +234,7 @@ def start_ranks(
     """Start `world_size` ranks that keep what they hold from one call, or cell, to the next, and return them as a team.
 
     The arguments are those of launch. `timeout` counts for each call by itself, and random numbers are seeded once, at
-    the start. Under torchrun the same call joins the group that torchrun describes; each rank of the program then has
-    names of its own beside those of the script. An idle rank holds 10 MB of its own.
+    the start. An idle rank holds 10 MB of its own.
 
     Raises ValueError for arguments that cannot work, and a LaunchError where the ranks do not start.
     """
@@ -243,7 +242,8 @@ def start_ranks(
     if context.in_rank():
         raise ValueError("start_ranks was called inside a rank. A rank cannot start ranks: call it from the notebook")
     if context.under_torchrun():
-        return Team(TorchrunRanks(world_size, backend, device, timeout, seed))
+        raise ValueError("start_ranks was called under torchrun, which has started the ranks already: launch joins "
+                         "them")
     backend = backends.choose(backend, device, world_size)
     env = {**backends.hide_gpus(backend), **(env or {})}
     ranks = StayingRanks(pool_that_stays(), world_size, backend, seed, threads, timeout, env)
