@@ -2,7 +2,7 @@
 
     trainer = HybridTrainer(config, layout, ...)
     resume_run(trainer, "runs/a")                                       from the last checkpoint, if there is one
-    trainer.train(20, after_step=saver("runs/a", every=5, keep=2))      in the background, every fifth step
+    save_run(trainer, "runs/a", keep=2)                                 in the background, while steps go on
     checkpoint.finish()                                                 what is under way, before the rank returns
 
 A trainer's run gets its name at the first save, and carries on that of the checkpoint that it goes on from: nobody
@@ -66,19 +66,6 @@ def save_run(trainer: HybridTrainer, folder: str | Path, keep: int | None = None
              "schedule": asdict(rate) if isinstance(rate, LearningRate) else None, **more}
     return checkpoint.save(folder, trainer.model, trainer.optimizer, trainer.step_number, extra=extra, keep=keep,
                            background=background, run=trainer.run)
-
-
-def saver(folder: str | Path, every: int, keep: int | None = None, overwrite: bool = False,
-          more: Mapping[str, Any] = NO_MORE) -> Callable[[HybridTrainer], None]:
-    """after_step of HybridTrainer.train: saves when `every` divides the number of steps taken."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every={every!r}: expected a whole number of steps of at least 1")
-
-    def after_step(trainer: HybridTrainer) -> None:
-        if trainer.step_number % every == 0:
-            save_run(trainer, folder, keep, overwrite=overwrite, more=more)
-
-    return after_step
 
 
 def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = False,

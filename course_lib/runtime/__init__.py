@@ -15,7 +15,6 @@
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
     torch_private.py  what torch keeps to itself and the course uses: all of it is here
-    testing.py      what tests may ask of all this
     doctor.py       is this machine fit for the course?
 
 A process has one of each of these, whoever asks: in the notebook's the pool that ranks come from, and one launch at a

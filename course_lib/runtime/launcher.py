@@ -7,7 +7,6 @@ is told a sentence, since torch's own advice, to call init_process_group, leads 
 """
 
 import atexit
-import difflib
 import gc
 import inspect
 import itertools
@@ -144,19 +143,12 @@ def check_options(world_size: int, timeout: float, seed: int, threads: int, env:
 
 
 def _check_arguments(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-    """An argument that fn does not take and that was perhaps meant for launch. All else is for fn itself to refuse."""
-    if _takes(fn, args, kwargs):
-        return
-    name = getattr(fn, "__name__", "the function")
-    if args and type(args[-1]) is int and args[-1] > 0 and _takes(fn, args[:-1], kwargs):
+    """ValueError for a number that fn does not take, and that may be meant for launch. All else is fn's to refuse."""
+    if args and type(args[-1]) is int and args[-1] > 0 and not _takes(fn, args, kwargs) and _takes(fn, args[:-1],
+                                                                                                   kwargs):
+        name = getattr(fn, "__name__", "the function")
         raise ValueError(f"launch({name}, ..., {args[-1]}) passes {args[-1]} on to {name}, which does not take it: "
                          f"did you mean world_size={args[-1]}?")
-    own = [each for each, parameter in inspect.signature(launch).parameters.items()
-           if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    for given, value in kwargs.items():
-        near = difflib.get_close_matches(given.lower(), own, n=1, cutoff=0.7)
-        if near and _takes(fn, args, {other: kwargs[other] for other in kwargs if other != given}):
-            raise ValueError(f"neither launch nor {name} takes {given}=...: did you mean {near[0]}={value!r}?")
 
 
 def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -5,7 +5,6 @@ Planned is what it shows, the planner's own estimate, beside what was published 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -27,7 +26,6 @@ from course_lib.widgets.base import (
     Setting,
     WholeNumber,
     chooser,
-    refuse_unknown,
     require_one_of,
     slider,
 )
@@ -90,8 +88,7 @@ def row_of(run: str) -> dict[str, Any]:
 
 @cache
 def base_of(run: str) -> Job:
-    """As it was published. BadParameter for what is no such run."""
-    require_one_of("run", run, list(RUNS))
+    """As it was published."""
     return job_of_row(row_of(run))
 
 
@@ -146,14 +143,11 @@ def nearest_cut(run: str, devices: int, cut: str) -> str:
     return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
 
 
-def fill_in(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the published devices, layout and memory of the run in the place of what is missing or None."""
-    run = given["run"]
-    known = {name: value for name, value in given.items() if value is not None}
-    own = base_of(run).layout
-    devices = known.get("devices", own.world_size)
-    cut = nearest_cut(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
-    return {"run": run, "devices": devices, "cut": cut, "how": how_of(run), **known}
+def opening_of(run: str) -> dict[str, Any]:
+    """The settings of a run as it was published."""
+    layout = base_of(run).layout
+    cut = nearest_cut(run, layout.world_size, cut_of(layout))
+    return {"run": run, "devices": layout.world_size, "cut": cut, "how": how_of(run)}
 
 
 @cache
@@ -244,24 +238,13 @@ class LayoutPlanner(Explorable, draw=scene_of):
     recomputation. At first everything is as it was published, and the published step stands beside.
     """
 
-    run = Setting("Llama 3 405B, H100, Meta 2024")
+    run = OneOf("Llama 3 405B, H100, Meta 2024", RUNS)
     devices = WholeNumber(8192, 8, 1_000_000)
     cut = Setting("tp8,pp16")
     how = OneOf("ZeRO-2, all kept", HOWS)
 
-    def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
-                 cut: str | None = None, how: str | None = None) -> None:
-        super().__init__(**fill_in({"run": run, "devices": devices, "cut": cut, "how": how}))
-
-    @classmethod
-    def scene(cls, parameters: Mapping[str, Any]) -> Scene:
-        """As of every widget; what is not given is as the run was published, as far as that can be."""
-        refuse_unknown(cls.__name__, parameters, cls.controls)
-        return super().scene(fill_in({"run": cls.run.default_value, **parameters}))
-
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        base_of(settings["run"])  # BadParameter for what is no run
         require_one_of("devices", settings["devices"], counts_of(settings["run"]))
         require_one_of("cut", settings["cut"], [*cuts_of(settings["run"], settings["devices"])])
         return settings
@@ -269,14 +252,7 @@ class LayoutPlanner(Explorable, draw=scene_of):
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         run, devices = settings["run"], settings["devices"]
-
-        def another_run(run: str) -> dict[str, Any]:
-            base = base_of(run)
-            count = base.layout.world_size
-            cut = nearest_cut(run, count, cut_of(base.layout))
-            return {"run": run, "devices": count, "cut": cut, "how": how_of(run)}
-
-        return [chooser("run", "run", RUNS, change=another_run),
+        return [chooser("run", "run", RUNS, change=opening_of),
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
                        change=lambda n: {"devices": n, "cut": nearest_cut(run, n, settings["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]

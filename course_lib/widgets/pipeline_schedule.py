@@ -268,7 +268,7 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
     such as "F0" or, for chunk 1, "F0.1". `v`: chunks a rank, for interleaving. `slow`: a rank that takes twice as long,
     or None.
 
-    `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
+    `.schedule` is the Schedule that is shown, to be validated, simulated or run.
     """
 
     order = OneOf("1F1B", [*SCHEDULES, BY_HAND])
@@ -315,12 +315,3 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
     def schedule(self) -> Schedule:
         """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
         return schedule_of(self.settings())
-
-    @schedule.setter
-    def schedule(self, schedule: Schedule) -> None:
-        if not isinstance(schedule, Schedule):
-            raise BadParameter(f"schedule={schedule!r}: expected a Schedule")
-        with self.hold_trait_notifications():
-            self.p, self.m, self.order = schedule.num_ranks, schedule.num_microbatches, BY_HAND
-            self.stages = [list(chunks) for chunks in schedule.stages]
-            self.placed = [[str(action) for action in lane] for lane in schedule.actions]

@@ -90,7 +90,7 @@ FAULTS = {
     "unprintable exception": Fault(MUTE.format(base="Exception", method="__str__") + "raise Mute",
                                    says="its __str__ raised LookupError"),
     "endless recursion": Fault("def again():\n    again()\n\nagain()", says="more of these"),
-    "exception group": Fault("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", says="ExceptionGroup: two"),
+    "exception group": Fault("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", says="ExceptionGroup"),
     "KeyboardInterrupt of its own": Fault("raise KeyboardInterrupt", says="KeyboardInterrupt"),
     "too much memory": Fault("bytearray(10**15)", says="MemoryError"),
     "value that cannot be printed": Fault(MUTE.format(base="", method="__repr__") + "Mute()", says="no words",

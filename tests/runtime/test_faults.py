@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, launcher, testing
+from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, launcher
 from course_lib.runtime.ranks import crew
+from tests.faults import inside
 from tests.faults.kinds import FEW_IN_LAUNCH, IN_LAUNCH, Plan, complaints, inject, rank_sum, start_a_daemon
 from tests.faults.traces import alive, traces
 
@@ -40,7 +41,7 @@ def nothing_is_left(tmp_path, monkeypatch):
 @pytest.fixture
 def soon():
     """A deadlock is called one after a second: nothing in these tests stands still for so long by chance."""
-    with testing.limits(still_s=1.0, lives_within_s=2.0):
+    with inside.limits(still_s=1.0, lives_within_s=2.0):
         yield
 
 

@@ -19,11 +19,11 @@ from course_lib.runtime import (
     record_memory,
     record_timeline,
     start_ranks,
-    testing,
 )
 from course_lib.runtime.ranks.pools import pool
 from course_lib.runtime.team.rank_cell import is_code
 from course_lib.runtime.team.team import newest_team
+from tests.faults import inside
 from tests.faults.kinds import rank_sum
 from tests.faults.traces import traces
 
@@ -43,7 +43,7 @@ def team():
 def test_a_call_in_a_team_gives_what_a_launch_gives_from_the_same_processes_each_time(team):
     assert list(team.run(rank_sum)) == list(launch(rank_sum, world_size=3)) == [3.0] * 3
     assert team.alive == [0, 1, 2] and len(team) == 3
-    assert list(team.run(os.getpid)) == list(team.run(os.getpid)) == testing.rank_pids(team)
+    assert list(team.run(os.getpid)) == list(team.run(os.getpid)) == inside.rank_pids(team)
     with start_ranks(1, env={"FLAVOUR": "plain"}) as alone:
         assert list(alone.run(rank_sum)) == [0.0]
         assert alone[0].eval("__import__('os').environ['FLAVOUR']") == "plain"

@@ -17,6 +17,7 @@ from course_lib.widgets.layout_planner import (
     estimate_layout,
     job_of,
     nearest_cut,
+    opening_of,
     row_of,
     scene_of,
 )
@@ -30,12 +31,12 @@ def shown_by(widget):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_new_widget_shows_the_run_as_it_was_published(run):
-    shown, base, row = shown_by(LayoutPlanner(run)), base_of(run), row_of(run)
+    shown, base, row = shown_by(LayoutPlanner(**opening_of(run))), base_of(run), row_of(run)
     for name in ("layout", "v", "micro_batch", "recompute", "global_batch", "schedule", "sequence_parallel"):
         assert getattr(shown.estimate.job, name) == getattr(base, name), name
     assert shown.estimate.step_s == estimate_job(base).step_s
     assert in_metric(row, base, shown.published_s) == pytest.approx(row["value"])
-    assert [mark.key for mark in LayoutPlanner(run).current_scene().marks
+    assert [mark.key for mark in LayoutPlanner(**opening_of(run)).current_scene().marks
             if mark.role == "bound"] == ["published"]
 
 

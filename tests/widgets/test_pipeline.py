@@ -22,7 +22,6 @@ from course_lib.pipeline_parallel import (
 )
 from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
-from course_lib.widgets.base import BadParameter
 from course_lib.widgets.pipeline_schedule import RUNS, WAITS, WRONG, comparison, row_of, with_times
 from tests.widgets.pictures import size_and_colours
 
@@ -31,19 +30,16 @@ def by_hand(*lanes, m=2, **parameters):
     return PipelineSchedule(order="by hand", p=len(lanes), m=m, placed=[lane.split() for lane in lanes], **parameters)
 
 
-def test_what_is_placed_or_set_is_handed_over_as_a_schedule():
+def test_what_is_placed_is_handed_over_as_a_schedule():
     assert replace(by_hand("F0 F1 B0 B1", "F0 B0 F1 B1").schedule, name="1F1B") == one_f_one_b(2, 2)
     assert by_hand("F0 F0.1 B0.1 B0", m=1, stages=[[0, 1]]).schedule.actions[0][1] == Action("F", 0, 1)
-    shown = PipelineSchedule()
     for given in (zb_v(3, 5), gpipe(2, 32), interleaved_1f1b(4, 4, 4)):
-        shown.schedule = given
+        shown = by_hand(*(" ".join(map(str, lane)) for lane in given.actions), m=given.num_microbatches,
+                        stages=[list(chunks) for chunks in given.stages])
         assert replace(shown.schedule, name=given.name) == given
         assert shown.frames["headline"].startswith("It runs, ")
     shown.order = "GPipe"
     assert shown.schedule == gpipe(4, 4)
-    for wrong, words in ((gpipe(9, 2), "p=9: expected a whole number from 1 to 8"), ("GPipe", "expected a Schedule")):
-        with pytest.raises(BadParameter, match=words):
-            shown.schedule = wrong
 
 
 def test_fewer_ranks_or_micro_batches_leave_out_what_does_not_fit_any_more():

@@ -10,7 +10,7 @@ import os
 import re
 import sysconfig
 import traceback as tracebacks
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -32,8 +32,7 @@ _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join(_RUNTIME, "
                   os.path.join(_RUNTIME, "staging"))
 _COLLECTIVES = os.path.join("course_lib", "collectives"), os.path.join("course_lib", "groups")
 
-_MAX_FOLDED = 8  # functions that call each other in turn, told once
-_SHOWN_TIMES = 3  # what comes no more often than this is told each time
+_SHOWN = 8  # of the reader's frames: so many of the outermost, and of the innermost
 _MAX_TENSORS = 8
 _MAX_IN_A_LIST = 4
 _MAX_VALUES = 6  # a tensor with no more numbers is shown whole
@@ -145,41 +144,18 @@ def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
 def tell_story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
-    for frames_once, more in fold_repeats(mine):
-        for frame in frames_once:
+    for place, frame in enumerate(mine):
+        left_out = len(mine) - 2 * _SHOWN
+        if left_out > 0 and place == _SHOWN:  # of an endless recursion both ends tell all
+            yield f"... {left_out} more of these"
+        if left_out <= 0 or not _SHOWN <= place < len(mine) - _SHOWN:
             name = "" if frame.function.startswith("<") else f" in {frame.function}"
             yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
-        if more:
-            yield f"... {more} more of these" + (f" {len(frames_once)} lines" if len(frames_once) > 1 else "")
     if frames and not frames[-1].is_readers and mine:
         yield f"(raised inside {_short(frames[-1].file)}, line {frames[-1].line}, in {frames[-1].function})"
     elif frames and not mine:
         for frame in frames[-3:]:
             yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
-
-
-def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
-    """(frames, how often they come again right behind): endless recursion, also of a few functions in turn, is short.
-
-    A stretch that does not repeat itself often comes frame by frame, with 0.
-    """
-    start = 0
-    while start < len(frames):
-        length, times = max(((length, _times(frames, start, length)) for length in range(1, _MAX_FOLDED + 1)),
-                            key=lambda found: found[0] * (found[1] - 1))
-        # Two or three equal lines are quicker to read than a sentence about them.
-        if times <= _SHOWN_TIMES:
-            length = times = 1
-        yield frames[start : start + length], times - 1
-        start += length * times
-
-
-def _times(frames: Sequence[Frame], start: int, length: int) -> int:
-    """How often the `length` frames from `start` on stand there in a row."""
-    lines, times = [(frame.file, frame.line) for frame in frames[start:]], 1
-    while lines[times * length : (times + 1) * length] == lines[:length]:
-        times += 1
-    return times
 
 
 def frames_of_dump(path: str) -> tuple[Frame, ...]:
