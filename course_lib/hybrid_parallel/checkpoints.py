@@ -68,7 +68,7 @@ def save_run(trainer: HybridTrainer, folder: str | Path, keep: int | None = None
                            background=background, run=trainer.run)
 
 
-def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = False,
+def resume_run(trainer: HybridTrainer, folder: str | Path, *,
                schedule: Callable[[LearningRate], LearningRate] | None = None) -> checkpoint.Loaded | None:
     """Go on from the last intact checkpoint in `folder`, or from the checkpoint that it is. None, and nothing has
     changed, where there is none yet: a run that is started again by a script begins this way, too. Collective.
@@ -76,10 +76,10 @@ def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = Fal
     schedule: makes of the run's LearningRate, which was saved, the one to go on with; by default the trainer's own is
     used. Rank 0 says so on stderr where the rate changes, and where a damaged checkpoint had to be passed over.
 
-    DamagedCheckpoint where none is intact; with `strict`, where the last one is not. ValueError where it was trained on
-    other rows: another text, batch size, length of a row or seed.
+    DamagedCheckpoint where none is intact. ValueError where it was trained on other rows: another text, batch size,
+    length of a row or seed.
     """
-    path, said = checkpoint.find_intact(folder, strict)
+    path, said = checkpoint.find_intact(folder)
     if path is None:
         return None
     require_same_data(path, data_of(trainer))

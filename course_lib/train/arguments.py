@@ -119,7 +119,6 @@ def add_checkpoints(arguments: Parser) -> None:
     keeping.add_argument("--resume", type=Path, metavar="DIR", help="go on from the last intact checkpoint in it, or "
                          "from the checkpoint that it is, under any layout. With --save of the same folder: from the "
                          "beginning where there is none yet")
-    keeping.add_argument("--strict", action="store_true", help="refuse to go on where the last checkpoint is damaged")
     keeping.add_argument("--overwrite", action="store_true", help="the checkpoints of another run in --save go, when "
                          "the first one of this run is complete")
 

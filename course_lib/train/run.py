@@ -44,7 +44,7 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
     """What every rank does: make the trainer, resume, train, save, report."""
     trainer, experts = make_trainer(arguments), describe_experts(arguments)
     if arguments.resume:
-        loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,
+        loaded = resume_run(trainer, arguments.resume,
                             schedule=lambda saved: learning_rate_of(arguments, saved))
         say(describe_resume(loaded, arguments.resume))
         say_where_the_schedule_ends(trainer.learning_rate, arguments.steps)

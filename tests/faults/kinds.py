@@ -97,7 +97,7 @@ FAULTS = {
                                           peers=None, only="team"),
     "input from nobody": Fault("input()", says="EOFError"),
     "breakpoint for nobody": Fault("breakpoint()", says="here nobody can"),
-    "sys.exit": Fault("sys.exit(3)", RankDied, "rank {culprit} called sys.exit (exit code 3)"),
+    "sys.exit": Fault("sys.exit(3)", says="SystemExit: 3"),
     "message never received": Fault("sent = dist.isend(torch.ones(4), (r + 1) % n); raise KeyError('k')", peers="pass"),
     "message never sent": Fault("coming = dist.irecv(torch.ones(4), (r + 1) % n); raise KeyError('k')", peers="pass"),
     "group destroyed": Fault("dist.destroy_process_group()", only="team"),

@@ -94,7 +94,7 @@ LINE = multiply.__code__.co_firstlineno + 1
     (lambda: raise_with_note(Own("mine")), RankFailed, "Own: mine\n *it was meant in metres"),
     (lambda: raise_with_note(SpeedLimit(9, limit=5)), RankFailed, "mit: 9 is above 5\n *it was meant in metres"),
     (mismatched_sizes, RankDied, "SIGABRT(.*\n)*.*crashed at .*_faults.py(.*\n)*.*different size"),
-    (lambda: sys.exit("no data"), RankDied, r"rank \d called sys.exit \(exit code 1\)(.*\n)*  no data"),
+    (lambda: sys.exit("no data"), RankFailed, r"rank \d failed(.*\n)*  SystemExit: no data"),
 ])
 def test_the_raiser_is_told_with_its_line_and_cause_once_and_neither_its_victims_nor_the_courses_lines(
         fault, error, told):

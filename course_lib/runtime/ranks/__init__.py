@@ -11,10 +11,9 @@ forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ran
     rank -> notebook     Whereabouts         lines, pending communication, CPU time (watcher.py)
     rank -> notebook     Asks                at a breakpoint, what the debugger says; clocks stand still
     notebook -> rank     Typed               what the reader typed at the cell (debugging.py)
-        until the rank has ended its work in one of five ways:
+        until the rank has ended its work in one of four ways:
     rank -> notebook     Returned            the pickled result and what was recorded
     rank -> notebook     Failed              an exception: its class, words, lines, and itself where it can be pickled
-    rank -> notebook     Exited              sys.exit
     rank -> notebook     Quit                q at a breakpoint
     rank -> notebook     Closed              nothing: its process has died
     notebook -> rank     you may go          dismissed: a rank that left early would fail its peers

@@ -19,7 +19,7 @@ from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout
 from course_lib.runtime.operations import POINT_TO_POINT
 from course_lib.runtime.ranks.crew import LaunchRanks
 from course_lib.runtime.ranks.frames import Frame, frames_of_dump, readers_frame, tell_story
-from course_lib.runtime.ranks.messages import Absent, Exited, Failed, Quit, Returned, Whereabouts
+from course_lib.runtime.ranks.messages import Absent, Failed, Quit, Returned, Whereabouts
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned | Absent]
@@ -85,15 +85,6 @@ def rank_death(
     return RankDied(message, rank, exit_code)
 
 
-def rank_exit(rank: int, exited: Exited) -> RankDied:
-    """The error for a rank that called sys.exit: where, with what."""
-    code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
-    said = f"\n  {exited.code}" if isinstance(exited.code, str) else ""
-    message = (f"rank {rank} called sys.exit (exit code {code}){_at_code(exited.frames)}{said}\n"
-               "  Hint: return from the function instead; every rank has to return a result.")
-    return RankDied(message, rank, code)
-
-
 def reader_quit(rank: int, quit_: Quit) -> LaunchInterrupted:
     """The error for a launch that the reader quit at a breakpoint."""
     return LaunchInterrupted(f"you quit at the breakpoint of rank {rank}{_at(quit_.frames)}; all ranks were stopped")
@@ -105,7 +96,7 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     for rank, seen in sorted(sightings.items()):
         lines += _sighting(rank, seen)
     lines.append(wrap_lines(f"Hint: {_hint(sightings)}"))
-    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
 
 
 def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
@@ -121,12 +112,6 @@ def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
 def wrap_lines(text: str) -> str:
     """The text in lines that fit, indented as all but the first of a message."""
     return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
-
-
-def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
-    """rank -> (send or recv, the rank it names)."""
-    return {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
-            if seen.call and seen.call.peer is not None}
 
 
 def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:
@@ -202,7 +187,7 @@ def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], 
     if all_wait:
         lines.append(wrap_lines(f"Hint: all of them wait. {_hint(sightings)}"))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
-    return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
+    return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait)
 
 
 def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:

@@ -115,14 +115,5 @@ class Quit:
 
 
 @dataclass(frozen=True)
-class Exited:
-    """The function called sys.exit."""
-
-    code: int | str | None
-    frames: tuple[Frame, ...]
-    counts: Counts = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Interrupted:
     """The reader has stopped the cell. No rank says this: the notebook's own thread does."""

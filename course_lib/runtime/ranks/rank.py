@@ -24,7 +24,7 @@ from course_lib.runtime import backends, context
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks import debugging, showing
 from course_lib.runtime.ranks.frames import frames_of_traceback, tensors_in_line
-from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
+from course_lib.runtime.ranks.messages import Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.processes import kill_own_children
 from course_lib.runtime.ranks.watcher import RankWatcher, close_connections, close_kept, run_stoppable
@@ -82,7 +82,7 @@ def _run_tasks(connection: Connection, folder: str | None = None) -> None:
     watcher.stop()
 
 
-def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Failed | Exited | Quit":
+def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Failed | Quit":
     """Run the call of `task`, by a rank that has run `last` before; how it ended."""
     try:
         if last is None:
@@ -96,9 +96,6 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
         return run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
-    except SystemExit as exit_:
-        code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
-        return Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__), dict(pending.counts))
     except BaseException as error:
         return _report_of_error(error)
     finally:

@@ -131,11 +131,6 @@ class RankHoldings:
     names: tuple[NameHolding, ...]
     by_kind: dict[str, int]
 
-    @property
-    def num_bytes(self) -> int:
-        """Of all tensors together."""
-        return sum(self.by_kind.values())
-
 
 def find_holdings(names: dict[str, Any]) -> RankHoldings:
     """What these names hold, biggest first."""

@@ -4,7 +4,7 @@
     team.run(step, 3)                       as launch(step, 3), in ranks that remember
     team[2]["x"], team[2].eval("x.norm()")  what one rank holds
     team.pull("loss"), team.push(lr=0.1)    from all, to all
-    %%ranks                                 a cell in all of them; %%ranks 0,2 in two; also 1-3
+    %%ranks                                 a cell in all of them; %%ranks 0,2 in two
 
 %%ranks runs in the newest open team. What its ranks print, show and raise comes as from launch; the value of the last
 expression is the cell's, by rank.
@@ -12,7 +12,6 @@ expression is the cell's, by rank.
 
 import html
 import itertools
-import re
 import sys
 import threading
 import weakref
@@ -258,7 +257,6 @@ def start_ranks(
 NO_TEAM = ("%%ranks runs its cell in ranks that stay, and there are none. Start them in a cell of their own: "
            "team = start_ranks(world_size=4)")
 _others = itertools.count(1)  # cells that no notebook numbers: those of a script
-_RANKS = re.compile(r"\d+(-\d+)?")
 
 
 class RanksUsageError(ValueError):
@@ -281,18 +279,15 @@ def run_magic(shell: Any, line: str, body: str) -> RankTexts | None:
 
 
 def parse_ranks(line: str) -> list[int] | None:
-    """The ranks that `0,2` or `1-3` names; None for all. ValueError for anything else.
+    """The ranks that `0,2` names; None for all. ValueError for anything else.
 
-    >>> parse_ranks("0, 2"), parse_ranks("1-3"), parse_ranks(" ")
-    ([0, 2], [1, 2, 3], None)
+    >>> parse_ranks("0, 2"), parse_ranks(" ")
+    ([0, 2], None)
     """
     parts = line.replace(",", " ").split()
-    if not all(map(_RANKS.fullmatch, parts)):
-        raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2 or %%ranks 1-3, got {line.strip()!r}")
-    bounds = [[int(bound) for bound in part.split("-")] for part in parts]
-    if any(bound[0] > bound[-1] for bound in bounds):
-        raise RanksUsageError(f"%%ranks expects the lower rank first, such as %%ranks 1-3, got {line.strip()!r}")
-    return [rank for first, *last in bounds for rank in range(first, (last or [first])[0] + 1)] or None
+    if not all(part.isdecimal() for part in parts):
+        raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2, got {line.strip()!r}")
+    return [int(part) for part in parts] or None
 
 
 def this_cell(shell: Any, line: str, body: str) -> RankCell:
