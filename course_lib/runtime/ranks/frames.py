@@ -13,7 +13,6 @@ import traceback as tracebacks
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -41,15 +40,10 @@ _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a stack, as plain data that can cross a process boundary.
-
-    `columns` are the first and last column of the expression being evaluated (None where Python does not know, or it
-    goes on over several lines).
-    """
+    """One line of a stack, as plain data that can cross a process boundary."""
 
     file: str
     line: int
-    columns: tuple[int, int] | None
     function: str
     instruction: int = -1
 
@@ -77,11 +71,8 @@ class Frame:
         return f"{_short(self.file) if cell is None else f'cell In[{cell}]'}, line {self.line}"
 
     def code(self) -> str:
-        """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
-        line = linecache.getline(self.file, self.line)
-        if len(line.strip()) > 80 and self.columns:
-            return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
-        return line.strip()
+        """The line itself; empty where the source is not at hand."""
+        return linecache.getline(self.file, self.line).strip()
 
 
 def name_cells(text: str) -> str:
@@ -129,11 +120,7 @@ def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
 
 
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
-    nothing = (None, None, None, None)
-    start, end, first, last = next(islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
-    line = line or start or code.co_firstlineno
-    columns = (first, last) if first is not None and last is not None and start == end == line else None
-    return Frame(code.co_filename, line, columns, code.co_name, instruction)
+    return Frame(code.co_filename, line or code.co_firstlineno, code.co_name, instruction)
 
 
 def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
@@ -165,7 +152,7 @@ def frames_of_dump(path: str) -> tuple[Frame, ...]:
         text = Path(path).read_text(errors="replace")
     stacks = [_DUMPED.findall(part) for part in text.split("(most recent call first):")]
     of_main = next((stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)), [])
-    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main))
+    return tuple(Frame(file, int(line), function) for file, line, function in reversed(of_main))
 
 
 def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:

@@ -105,7 +105,6 @@ class WarmPool:
         self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
-        self._closed = False
 
     @property
     def is_busy(self) -> bool:
@@ -121,8 +120,6 @@ class WarmPool:
             self._start(world_size)
 
     def _start(self, world_size: int) -> None:
-        if self._closed:  # in the background, for a launch that will not come
-            return
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
@@ -174,23 +171,15 @@ class WarmPool:
             os.kill(process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
-        """Wait until the interpreters of dismissed ranks are ready again, replace the others; end what they started."""
-        world_size = len(self._ranks)
+        """Wait until the interpreters of dismissed ranks are ready again, end the others, and what they all started."""
         for process in self._ranks:
             warm = self._warm[process.rank]
             if not (process.rank in dismissed and _is_ready(process, grace_s)):
                 kill_tree(warm.process.pid)
                 warm.process.wait()
                 del self._warm[process.rank]
-        with self._lock:  # an interpreter being started in the background is no orphan
+        with self._lock:  # an interpreter that another thread starts is no orphan
             kill_by_mark(self.folder, spare={warm.process.pid for warm in self._warm.values()})
-        if len(self._warm) < world_size:  # while the reader reads the error
-            self.hurried.clear()  # it was for the launch that has ended
-            threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
-
-    def _start_ahead(self, world_size: int) -> None:
-        with suppress(RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
-            self.start(world_size)
 
     def release(self) -> None:
         """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
@@ -204,7 +193,6 @@ class WarmPool:
     def close(self) -> None:
         """Kill all interpreters and what they started, and delete their folder."""
         with self._lock:
-            self._closed = True
             for warm in self._warm.values():
                 kill_tree(warm.process.pid)
                 warm.process.wait()
