@@ -31,6 +31,7 @@ from course_lib.widgets.base import Explorable, SteppedExplorable
 from course_lib.widgets.layout_planner import estimate_layout
 from course_lib.widgets.matrix_cut import product_steps
 from tests.widgets.marks import Reading, Ruler, quantities, require_numbers
+from tests.widgets.pictures import scene_with
 
 SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
           and issubclass(kind, Explorable) and kind is not Explorable]
@@ -584,7 +585,7 @@ MODEL_OF = {
 
 def require_marks(kind, chosen):
     """AssertionError where a mark of this scene is not what the model says, and where nobody has asked for one."""
-    read = Reading(kind.scene(chosen))
+    read = Reading(scene_with(kind, chosen))
     MODEL_OF[kind.__name__](read, **chosen)
     read.finish()
 

@@ -23,7 +23,7 @@ from course_lib.pipeline_parallel import (
 from course_lib.pipeline_parallel.picture import picture_of
 from course_lib.widgets import PipelineSchedule
 from course_lib.widgets.pipeline_schedule import RUNS, WAITS, WRONG, comparison, row_of, with_times
-from tests.widgets.pictures import size_and_colours
+from tests.widgets.pictures import scene_with, size_and_colours
 
 
 def by_hand(*lanes, m=2, **parameters):
@@ -72,7 +72,7 @@ def test_a_complete_schedule_is_compared_with_the_published_ones():
 
 
 def test_an_action_keeps_its_key_in_another_schedule_so_that_it_can_move_there():
-    here, there = ({mark.key: mark.at for mark in PipelineSchedule.scene({"order": order}).marks}
+    here, there = ({mark.key: mark.at for mark in scene_with(PipelineSchedule, {"order": order}).marks}
                    for order in ("GPipe", "1F1B"))
     actions = [key for key in here if key.startswith("rank 0 B") and key[-1].isdigit()]
     assert len(actions) == 8 and here.keys() == there.keys() and here["rank 0 B0"] != there["rank 0 B0"]

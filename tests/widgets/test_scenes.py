@@ -22,7 +22,7 @@ from course_lib.pictures.scene import plain_mark, width_of
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
 from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
 from tests.widgets.marks import marks_of_film
-from tests.widgets.pictures import size_and_colours
+from tests.widgets.pictures import scene_with, size_and_colours, values_of
 from tests.widgets.test_marks import SCENES
 
 LARGER = 1.1
@@ -34,14 +34,14 @@ def scenes_of_every_choice(kind):
     widget = kind()
     for control in kind.list_controls(widget.settings()):
         for choice in control.choices:
-            yield kind.scene(widget.settings() | choice.change)
+            yield scene_with(kind, widget.settings() | choice.change)
 
 
 @every_scene
 def test_a_scene_is_a_pure_function_to_plain_json_and_a_widget_sends_it_and_is_made_with_its_controls_in_order(kind):
     widget, settings = kind(), kind().settings()
-    scene = widget.scene(settings)
-    assert scene == widget.scene({}) == kind.scene({}) and widget.settings() == settings
+    scene = widget.current_scene()
+    assert scene == scene_with(kind, settings) == scene_with(kind, {}) and widget.settings() == settings
     plain, frames = json.loads(json.dumps(scene.plain())), json.loads(json.dumps(widget.frames))
     if issubclass(kind, SteppedExplorable):
         frames |= frames["scenes"][widget.step] | {"marks": [plain_mark(mark) for mark in
@@ -57,7 +57,7 @@ def test_a_scene_is_a_pure_function_to_plain_json_and_a_widget_sends_it_and_is_m
 
 @every_scene
 def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_makes_new_frames(kind):
-    widget, choices = kind(), kind().parameters()
+    widget, choices = kind(), values_of(kind())
     assert choices and all(len(values) > 1 for values in choices.values())
     assert len(kind.list_controls(widget.settings())) <= 4
     for scene in scenes_of_every_choice(kind):
@@ -82,7 +82,7 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_m
     ("CollectiveExplorer", {"algorithm": "hierarchical"}, "num_ranks", [2, 4, 6, 8]),
     ("FitsOrNot", {"num_devices": 24}, "num_devices", sorted([24, *(2**k for k in range(15))]))])  # one's own joins
 def test_choices_follow_the_other_parameters(name, given, parameter, choices):
-    assert getattr(widgets, name)(**given).parameters()[parameter] == choices
+    assert values_of(getattr(widgets, name)(**given))[parameter] == choices
 
 
 @pytest.mark.parametrize("name, given, label, changes", [
@@ -206,7 +206,7 @@ def painted(figure):
 
 @every_scene
 def test_a_picture_is_the_scene_mark_by_mark_in_all_colours_and_is_painted_the_same_twice(kind):
-    scene = kind.scene({})
+    scene = scene_with(kind, {})
     figure = paint(scene)
     png = to_png(figure)
     assert [*painted(figure)] == [(mark.kind, mark.key, mark.at, mark.text, mark.anchor) for mark in scene.marks]
@@ -234,7 +234,7 @@ def test_no_words_of_a_picture_cover_one_another_or_reach_beyond_it_whatever_is_
 def test_no_verdict_lies_on_the_line_of_the_limit(name, model):
     crossing = 0
     for num_devices in [2**k for k in range(13)]:
-        marks = getattr(widgets, name).scene({"model": model, "num_devices": num_devices}).marks
+        marks = scene_with(getattr(widgets, name), {"model": model, "num_devices": num_devices}).marks
         lines = [mark.at for mark in marks if mark.role == "limit" and mark.kind == "line"]
         verdicts = [mark for mark in marks if mark.role in ("verdict", "refusal")]
         crossing += len(lines)
@@ -255,9 +255,9 @@ def test_a_film_is_small_and_has_the_scenes_of_all_steps(op, algorithm):
     for num_ranks in (2, 8) if algorithm == "hierarchical" else (2, 5, 8):
         shown = widgets.CollectiveExplorer(op, algorithm, num_ranks) if op else widgets.RingAllReduce(num_ranks)
         frames = json.loads(text := json.dumps(shown.frames))
-        assert shown.parameters()["step"] == [*range(len(frames["scenes"]))]
+        assert values_of(shown)["step"] == [*range(len(frames["scenes"]))]
         for step, said in enumerate(frames["scenes"]):
-            scene = shown.scene(shown.settings() | {"step": step})
+            scene = scene_with(type(shown), shown.settings() | {"step": step})
             assert [plain_mark(mark) for mark in marks_of_film(frames, step)] == scene.plain()["marks"]
             assert said.items() <= scene.plain().items()
         assert len(text) < 50_000  # characters, once for each change of a parameter
