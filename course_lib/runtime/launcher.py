@@ -69,18 +69,10 @@ class Results(list):
         return kind.merge(logs)
 
 
-def launch(
-    fn: Callable[..., Any],
-    *args: Any,
-    world_size: int = 4,
-    backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
-    device: Literal["auto", "cpu"] = "auto",
-    timeout: float = 60.0,
-    seed: int = 0,
-    threads: int = 1,
-    env: dict[str, str] | None = None,
-    **kwargs: Any,
-) -> Results:
+def launch(fn: Callable[..., Any], *args: Any, world_size: int = 4,
+           backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto", device: Literal["auto", "cpu"] = "auto",
+           timeout: float = 60.0, seed: int = 0, threads: int = 1, env: dict[str, str] | None = None, **kwargs: Any
+           ) -> Results:
     """Run `fn(*args, **kwargs)` on `world_size` ranks and return their results in rank order.
 
     fn may be any function, also one defined in a notebook cell. Inside, `torch.distributed` is initialised; `device()`

@@ -142,7 +142,6 @@ class MemoryLog(Recording):
         return draw_memory(self.tracks, self._headline(), detail)
 
 
-
 @contextmanager
 def record_memory(**named: Any) -> Iterator[MemoryLog]:
     """Record what this rank holds, from each allocation to its free; the log can be read at any time.

@@ -220,16 +220,9 @@ def _say_names(held: RankHoldings) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
 
 
-def start_ranks(
-    world_size: int = 4,
-    *,
-    backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
-    device: Literal["auto", "cpu"] = "auto",
-    timeout: float = 60.0,
-    seed: int = 0,
-    threads: int = 1,
-    env: dict[str, str] | None = None,
-) -> Team:
+def start_ranks(world_size: int = 4, *, backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
+                device: Literal["auto", "cpu"] = "auto", timeout: float = 60.0, seed: int = 0, threads: int = 1,
+                env: dict[str, str] | None = None) -> Team:
     """Start `world_size` ranks that keep what they hold from one call, or cell, to the next, and return them as a team.
 
     The arguments are those of launch. `timeout` counts for each call by itself, and random numbers are seeded once, at
