@@ -14,10 +14,7 @@ import torch
 
 from course_lib import checkpoint
 from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
-from course_lib.checkpoint.loading import optimizer_names
-from course_lib.checkpoint.piece import PREFIX
 from course_lib.command_line import Parser, above_zero, whole
-from course_lib.hybrid_parallel import LearningRate
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.text import load_text
 from course_lib.reference.training import evaluate as evaluate_alone
@@ -49,33 +46,12 @@ def describe(path: Path) -> list[str]:
     lines = [f"{path.name}  step {manifest['step']}  run {origin(path).run}  {when:%Y-%m-%d %H:%M:%S}  "
              f"{extra.get('layout', 'no layout named')} on {count(max(1, len(manifest['layout'])), 'rank')}  "
              + ("intact" if not problems else "DAMAGED: " + "; ".join(problems))]
-    if not problems:
-        sizes = ", ".join(f"{kind} {size:,} bytes" for kind, size in bytes_by_kind(path).items())
-        lines.append(f"    {sizes}; in {count(len(manifest['files']) - 1, 'file')}")
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    lines.append(f"    {size:,} bytes in {count(len(manifest['files']), 'file')}")
     if extra.get("model"):
         named = {**extra["model"], **({"experts": extra["experts"]} if extra.get("experts") else {})}
         lines.append("    model: " + ", ".join(f"{name} {value}" for name, value in named.items()))
-    if extra.get("schedule"):
-        lines.append(f"    learning rate: {describe_schedule(LearningRate(**extra['schedule']), manifest['step'])}")
     return lines
-
-
-def bytes_by_kind(path: Path) -> dict[str, int]:
-    """Bytes of a checkpoint: model, optimiser, random numbers."""
-    from course_lib.checkpoint.planners import saved_tensors  # which takes torch a second to import
-
-    saved = saved_tensors(path)
-    states, sizes = optimizer_names(saved), {"model": 0, "optimiser": 0, "random numbers": 0}
-    for name, of_one in saved.items():
-        kind = "random numbers" if name.startswith(PREFIX) else "optimiser" if name in states else "model"
-        sizes[kind] += math.prod(of_one.size) * of_one.properties.dtype.itemsize
-    return sizes
-
-
-def describe_schedule(rate: LearningRate, step: int) -> str:
-    """The learning rate's course, and its next value, in words."""
-    end = f"a cosine to {rate.final * rate.peak:g} at step {rate.total_steps}" if rate.total_steps else "constant"
-    return f"{rate.peak:g} after {count(rate.warmup_steps, 'step')} of warm-up, {end}; next {rate(step):.4g}"
 
 
 def count(number: int, what: str) -> str:

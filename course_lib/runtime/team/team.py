@@ -100,9 +100,6 @@ class Team:
             raise IndexError(f"this team has ranks 0 to {self.world_size - 1}, got {rank!r}")
         return TeamRank(self, rank)
 
-    def __len__(self) -> int:
-        return self.world_size
-
     def pull(self, name: str) -> list[Any]:
         """The value of a name in every living rank, in order, tensors on the CPU. KeyError where a rank has none."""
         return self._read(name, self.alive)
@@ -180,23 +177,12 @@ class TeamRank:
         """The value of a name of this rank, as a copy; tensors on the CPU. KeyError where it has none."""
         return self._team._read(name, [self.rank])[0]
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Give the name a value, in this rank alone."""
-        self._team._ranks.look(namespace.write_names, ({name: value},), [self.rank])
-
     def eval(self, expression: str) -> Any:
         """The value of an expression of this rank's names: `team[2].eval("x.grad.norm()")`. SyntaxError, RankFailed."""
         file = f"<team[{self.rank}].eval>"
         compile(expression, file, "eval")
         remember_text(file, expression)
         return self._team._ranks.look(namespace.evaluate, (expression, file), [self.rank])[0]
-
-    def __repr__(self) -> str:
-        if self.rank not in self._team.alive:
-            return f"rank {self.rank}: has ended"
-        held = self._team._ranks.look(namespace.describe_names, (), [self.rank])[0]
-        lines = [f"rank {self.rank} {self._team._ranks.where()[self.rank]}; {_say_holdings(held)}"]
-        return "\n".join(lines + [f"  {each.name}: {each.what}" for each in held.names])
 
 
 def _close_beside(ranks: StayingRanks) -> None:
