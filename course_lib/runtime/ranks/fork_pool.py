@@ -5,7 +5,7 @@ launch for ever, so every answer has its time: without a sign of life for some s
 killed, launch says so, and the next launch starts a new server.
 
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
-a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
+a tab that nobody looks at; the next launch starts another one, which answers after about a second.
 
 Ranks that stay have a server of their own, which is a fork of this one.
 """
@@ -70,11 +70,6 @@ class ForkPool:
         self._leaves_after_s = leaves_after_s
         self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
         self._num_users = 0  # a launch that is under way, and teams: both may take longer than that
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread starts, asks or ends the server at this moment."""
-        return self._lock.locked()
 
     def begin(self) -> None:
         """As `start`, for a launch or a branch: the server stays until as many have let it go."""

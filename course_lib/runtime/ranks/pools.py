@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchInterrupted
@@ -71,19 +70,6 @@ def branch(root: ForkPool) -> BranchPool:
         raise
 
 
-def start_at_each_cell_of(shell: Any) -> None:
-    """Start the pool now, and again with any cell that is run in the notebook after the pool has left."""
-    pool().start()
-    if _start not in shell.events.callbacks["pre_run_cell"]:
-        shell.events.register("pre_run_cell", _start)
-
-
-def _start(cell: Any) -> None:
-    with suppress(OSError):  # a full disk: the launch that needs it will say so
-        if not pool().is_busy:  # a cell need not wait for what another thread asks of a slow server
-            pool().start()
-
-
 @dataclass
 class _Warm:
     """One interpreter of the warm pool."""
@@ -105,10 +91,6 @@ class WarmPool:
         self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
-
-    @property
-    def is_busy(self) -> bool:
-        return self._lock.locked()
 
     def begin(self) -> None:
         """Before a launch; these interpreters stay in any case."""
