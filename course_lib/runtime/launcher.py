@@ -8,7 +8,6 @@ is told a sentence, since torch's own advice, to call init_process_group, leads 
 
 import atexit
 import gc
-import inspect
 import itertools
 import os
 import pickle
@@ -97,7 +96,6 @@ def launch(fn: Callable[..., Any], *args: Any, world_size: int = 4,
     """
     check_is_function(fn, "launch")
     check_options(world_size, timeout, seed, threads, env)
-    _check_arguments(fn, args, kwargs)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -132,24 +130,6 @@ def check_options(world_size: int, timeout: float, seed: int, threads: int, env:
         raise ValueError(f"seed must be a whole number, got {seed!r}")
     if env is not None and not (isinstance(env, dict) and all(isinstance(s, str) for s in (*env, *env.values()))):
         raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
-
-
-def _check_arguments(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-    """ValueError for a number that fn does not take, and that may be meant for launch. All else is fn's to refuse."""
-    if args and type(args[-1]) is int and args[-1] > 0 and not _takes(fn, args, kwargs) and _takes(fn, args[:-1],
-                                                                                                   kwargs):
-        name = getattr(fn, "__name__", "the function")
-        raise ValueError(f"launch({name}, ..., {args[-1]}) passes {args[-1]} on to {name}, which does not take it: "
-                         f"did you mean world_size={args[-1]}?")
-
-
-def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:
-    """False, too, for a function without a signature."""
-    try:
-        inspect.signature(fn).bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,

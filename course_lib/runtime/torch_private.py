@@ -35,24 +35,15 @@ def when_backward_ends(then: Callable[[], None]) -> None:
     Variable._execution_engine.queue_callback(then)
 
 
-def backward_number() -> int:
-    """Which backward pass this thread is in; -1 outside of all. One that keeps the graph has a number of its own."""
-    return torch._C._current_graph_task_id()
+# Which backward pass this thread is in; -1 outside of all. One that keeps the graph has a number of its own.
+backward_number = torch._C._current_graph_task_id
+without_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees the operators
+dispatch_key = torch._C._dispatch_key_for_device  # what torch.library calls the kernels of a kind of device
 
 
 def will_run(node: Any) -> bool:
     """Whether the backward pass that runs now comes to this node of the graph. AttributeError in a torch without it."""
     return torch._C._will_engine_execute_node(node)
-
-
-def without_dispatch() -> AbstractContextManager[None]:
-    """No dispatch mode sees the operators inside."""
-    return torch._C._DisableTorchDispatch()
-
-
-def dispatch_key(device_type: str) -> str:
-    """What torch.library calls the kernels of a kind of device: `cuda` is CUDA."""
-    return torch._C._dispatch_key_for_device(device_type)
 
 
 def flight_recorder_trace() -> bytes:
