@@ -140,4 +140,3 @@ STEADY = [[1.0, 1.1, 0.9, 1.0]] * 3
     ([[2.0] * 4, *STEADY], {"factor": 2.5}, []), ([[1.2] * 4, *STEADY], {"factor": 1.1}, [0])])
 def test_a_straggler_is_who_is_slow_in_most_steps(seconds, how, found):
     assert find_stragglers(seconds, **how) == found
-
