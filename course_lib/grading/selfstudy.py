@@ -235,7 +235,8 @@ def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
     lines = readers_lines(lines, asked.function)
     hint = " ".join(hint.split())  # it is wrapped there
     if isinstance(error, Deadlock) or (isinstance(error, LaunchTimeout) and error.all_wait):
-        lines[0] = f"it hangs: {hint.partition(' Hint: ')[0]}"
+        circle = circle_of(error.waits)
+        lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint.partition(' Hint: ')[0]}"
         hint = ""
     elif isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
@@ -260,6 +261,32 @@ def readers_lines(lines: list[str], function: str) -> list[str]:
         place = stack[-1].strip().partition(" in ")[0] if stack else ""
         lines[0] = lines[0].replace(failed[0], failed[1] + (f" at {place}" if place else f" calling {function}"))
     return lines[:start] + (lines[start:start + 1] + stack if stack else [])
+
+
+def circle_of(waits: dict[int, tuple[str, int]]) -> list[int]:
+    """Ranks each of which waits for the next, and the last for the first; empty where there are none."""
+    for start in sorted(waits):
+        path = [start]
+        while path[-1] in waits and waits[path[-1]][1] not in path:
+            path.append(waits[path[-1]][1])
+        if path[-1] in waits:
+            return path[path.index(waits[path[-1]][1]):]
+    return []
+
+
+def explain_circle(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
+    """The circle in a sentence, and the way out."""
+    kinds = {waits[rank][0] for rank in circle}
+    verb = {"send": "sends to", "recv": "waits for a message from"}
+    around = ", which ".join(f"{verb[waits[rank][0]]} rank {waits[rank][1]}" for rank in circle)
+    if kinds == {"send"}:
+        return (f"it hangs in a circle of sends that nobody receives: rank {circle[0]} {around}. A send waits for its "
+                "receiver. Start the send and the receive together, as exchange does.")
+    if kinds == {"recv"}:
+        return (f"it hangs in a circle of receives: rank {circle[0]} {around}. No such message is on "
+                "its way: what rank a sends to rank b, rank b receives from source a. Are the two mixed up?")
+    return (f"it hangs in a circle: rank {circle[0]} {around}. Compare the order of the calls: what one rank sends, "
+            "the other has to receive in the same step.")
 
 
 def find_course_answers(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:

@@ -30,23 +30,27 @@ class RankDied(LaunchError):
 
 
 class Deadlock(LaunchError):
-    """Every rank that has not returned waits for another one, and nothing moves. `ranks` are those that wait."""
+    """Every rank that has not returned waits for another one, and nothing moves. `ranks` are those that wait.
 
-    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+    `waits[rank]` is ("send" or "recv", the other rank), for those that wait in one of them for a rank they name.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...], waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
-        self.ranks = ranks
+        self.ranks, self.waits = ranks, waits or {}
 
 
 class LaunchTimeout(LaunchError):
     """The ranks were still at work after `timeout` seconds. `ranks` are those that had not returned.
 
-    `all_wait`: at the end each of them was inside a communication call. On a machine with too much to do a deadlock may
-    end so, because nothing there is quiet for long enough to be called one.
+    `all_wait`: at the end each of them was inside a communication call; `waits` then as in Deadlock. On a machine with
+    too much to do a deadlock may end so, because nothing there is quiet for long enough to be called one.
     """
 
-    def __init__(self, message: str, ranks: tuple[int, ...], all_wait: bool = False) -> None:
+    def __init__(self, message: str, ranks: tuple[int, ...], all_wait: bool = False,
+                 waits: dict[int, tuple[str, int]] | None = None) -> None:
         super().__init__(message)
-        self.ranks, self.all_wait = ranks, all_wait
+        self.ranks, self.all_wait, self.waits = ranks, all_wait, waits or {}
 
 
 class TeamEnded(LaunchError):

@@ -17,7 +17,7 @@ from course_lib.grading.chapters import load
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.selfstudy import check_exercise, explain_context
+from course_lib.grading.selfstudy import check_exercise, circle_of, explain_context
 from course_lib.grading.staying import StayingAttempts
 from tests.grading import toy_exercises as toys
 from tests.grading.toy_exercises import PassOn, PassOnInPlace, by_a_helper, honest
@@ -60,7 +60,8 @@ ANSWERS = [
     (PassOn, lambda tensor: toys.of_a_library(tensor), "no kernel for this dtype"),
     (PassOn, lambda tensor: sys.exit(3), "SystemExit: 3"), (PassOn, honest, "✓"),
     (PassOn, DIES, "ended with exit code 0 before its function returned"), (PassOn, honest, "✓"),
-    (PassOn, toys.sends_first, "it hangs: every rank sends and nobody receives, and a send waits for its receiver."),
+    (PassOn, toys.sends_first,
+     "it hangs in a circle of sends that nobody receives: rank 0 sends to rank 1, which sends to"),
     (PassOn, toys.waits_for_nobody, "it hangs: rank 0 waits for rank 1, which has already returned."),
     (PassOn, honest, "✓"), (PassOn, toys.pass_on, "○ 0.1 pass_on: not written yet, 0 of 2 points"),
     (PassOn, lambda tensor: toys.my_ring_all_gather(tensor), "it calls my_ring_all_gather, which is not written yet"),
@@ -114,7 +115,7 @@ def test_a_loop_without_end_is_stopped(monkeypatch):
     assert "launch(" not in report.cause
 
 
-def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
+def test_hints_are_one_inside_the_other_behind_buttons():
     report = check("2.2", toys.my_ring_all_gather)
     html, hints = report._repr_html_(), recorded.hints("2.2")
     assert report.hints == hints and len(hints) == 3
@@ -122,8 +123,7 @@ def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
     assert places == sorted(places) and html.count("<details") == 3 and " open" not in html
     assert "</details></details></details>" in html  # hint 2 is inside hint 1, and hint 3 inside hint 2
     assert "hints: 3, behind buttons" in repr(report)
-    for asked, expected in ((report, [False] * 3), (check("2.2", toys.my_ring_all_gather, 2), [False, True, False])):
-        assert [hint.replace("\n", "\n    ") in repr(asked) for hint in hints] == expected  # as a report indents them
+    assert not any(hint.replace("\n", "\n    ") in repr(report) for hint in hints)  # as a report indents them
 
 
 def test_a_report_that_passes_has_no_hints(monkeypatch):
@@ -169,7 +169,10 @@ def test_a_report_says_in_words_what_it_shows_in_colour_and_escapes_what_it_quot
     assert "chunks[r] &lt; chunks[&lt;b&gt;]" in html
 
 
-def test_a_forward_without_ctx_is_told_of_it():
+def test_a_circle_is_found_wherever_it_lies_and_a_forward_without_ctx_is_told_of_it():
+    assert circle_of({0: ("send", 1), 1: ("send", 2), 2: ("send", 0)}) == [0, 1, 2]
+    assert circle_of({0: ("recv", 3), 3: ("send", 2), 2: ("recv", 3)}) == [3, 2]
+    assert circle_of({0: ("recv", 1), 2: ("recv", 0)}) == []
     said = "rank 0 failed\n  TypeError: Copy.forward() takes 1 positional argument but 2 were given"
     assert explain_context(said, toys.pass_on) == [
         "Expected forward(ctx, ...): it begins with ctx, and is a staticmethod."]

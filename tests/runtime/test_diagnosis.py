@@ -40,7 +40,9 @@ def test_a_hang_is_told_by_its_pattern_with_every_rank_its_place_and_its_call(sn
     assert "\n".join(map(str, errors)) == snapshot
 
 
-def test_a_deadlock_tells_a_team_who_took_no_part():
+def test_a_deadlock_knows_as_data_who_waits_for_whom_and_tells_a_team_who_took_no_part():
+    sightings = {0: waits("recv", peer=1), 1: waits("send", peer=2), 2: waits("barrier"), 3: a_return()}
+    assert diagnosis.deadlock(sightings, 3.0).waits == {0: ("recv", 1), 1: ("send", 2)}
     sightings = {0: waits("barrier", count=1), 1: Absent({}), 2: waits("barrier")}
     told = diagnosis.say_for_team(str(diagnosis.deadlock(sightings, 3.0)))
     assert "rank 1  takes no part in this call" in told
@@ -50,13 +52,13 @@ def test_a_deadlock_tells_a_team_who_took_no_part():
 def test_ranks_that_all_wait_when_time_is_up_are_a_deadlock_and_one_at_work_may_only_need_longer():
     receives = {0: waits("recv", peer=1), 1: waits("recv", peer=0)}
     error = diagnosis.launch_timeout(receives, {}, 20.0)
-    assert error.all_wait
+    assert error.all_wait and error.waits == {0: ("recv", 1), 1: ("recv", 0)}
     assert "ranks 0 and 1 did not finish within 20 s" in str(error)
     assert "every rank waits to receive and nobody sends" in str(error)
     busy = Whereabouts((), None, None, {}, 0.0, 0.0)
     for seen, silent in (({**receives, 1: busy}, {}), ({0: receives[0]}, {1: ()})):
         error = diagnosis.launch_timeout(seen, silent, 20.0)
-        assert not error.all_wait and "all of them wait" not in str(error)
+        assert not error.all_wait and not error.waits and "all of them wait" not in str(error)
 
 
 def failure(message, in_communication=True):

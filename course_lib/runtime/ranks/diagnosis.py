@@ -96,7 +96,7 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     for rank, seen in sorted(sightings.items()):
         lines += _sighting(rank, seen)
     lines.append(wrap_lines(f"Hint: {_hint(sightings)}"))
-    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))))
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
 
 
 def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
@@ -112,6 +112,12 @@ def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
 def wrap_lines(text: str) -> str:
     """The text in lines that fit, indented as all but the first of a message."""
     return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
+
+
+def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
+    """rank -> (send or recv, the rank it names)."""
+    return {rank: (seen.call.op, seen.call.peer) for rank, seen in _waiting(sightings).items()
+            if seen.call and seen.call.peer is not None}
 
 
 def _waiting(sightings: Sightings) -> dict[int, Whereabouts]:
@@ -187,7 +193,7 @@ def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], 
     if all_wait:
         lines.append(wrap_lines(f"Hint: all of them wait. {_hint(sightings)}"))
     lines.append("  Hint: if the work simply needs longer, pass launch(..., timeout=seconds).")
-    return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait)
+    return LaunchTimeout("\n".join(lines), tuple(unfinished), all_wait, _waits(sightings) if all_wait else None)
 
 
 def interruption(sightings: Sightings, silent: Mapping[int, Sequence[Frame]]) -> str:
