@@ -112,7 +112,7 @@ def find_intact(folder: str | Path) -> tuple[Path | None, list[str]]:
         except DamagedCheckpoint as error:
             wrong.append((path, error))
             continue
-        return path, [*describe_damage(path, wrong), *describe_others(path, folder, runs)]
+        return path, describe_damage(path, wrong)
     raise DamagedCheckpoint("; ".join(str(error) for _, error in wrong) + ". Expected an intact checkpoint")
 
 
@@ -125,19 +125,6 @@ def describe_damage(path: Path, wrong: Sequence[tuple[Path, DamagedCheckpoint]])
     lost = f"{which} lost and will be taken again" if last >= first else "no step is lost"
     return [f"{other.name} is damaged and is passed over: {error}" for other, error in wrong] + [
         f"on from {path}, which is intact: {lost}"]
-
-
-def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -> list[str]:
-    """Where `folder` holds checkpoints of several runs, or one of a later step that was written before `path`."""
-    if path == folder:
-        return []
-    others = {run for run in runs.values() if run not in (None, runs[path])}
-    said = [f"{folder} holds checkpoints of {len(others) + 1} runs: {path.name}, of run {runs[path]}, is the one that "
-            "was written last"] if others else []
-    earlier = [*runs][:[*runs].index(path)]
-    later = [other for other in earlier if runs[other] == runs[path] and step_of(other) > step_of(path)]
-    return said + ([f"{max(later, key=step_of).name} was written before {path.name}, by a run that went back or by "
-                    f"another one: on from {path.name}, the last that was written"] if later else [])
 
 
 def verify(path: Path, ranks: RankGroup) -> None:

@@ -66,8 +66,7 @@ def test_a_run_that_goes_back_prunes_by_time_and_goes_on_from_what_it_wrote_last
     command("--steps 6 --save b --save-every 2")
     command("--steps 3 --save b --resume b/step_00000002 --keep 3")
     command("--steps 4 --resume b")
-    said = command.said()
-    assert "step_00000006 was written before step_00000003" in said and "on from b/step_00000003" in said
+    assert "on from b/step_00000003" in command.said()
 
 
 def cut_short(path):
