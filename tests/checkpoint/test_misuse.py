@@ -123,14 +123,14 @@ def a_disk_is_full_at_the_manifest(folder, run):
     said = without(json, "dump", run.save, folder, 4, keep=1)
     left = [path.name for path in folder.glob(".saving-*")]
     run.save(folder, 4, keep=9)
-    return f"{said}; left {left}, then {[path.name for path in folder.glob('.*')]}"
+    return f"{said}; left {left}, then {[path.name for path in folder.glob('.*-*')]}"
 
 
 @case("then step_00000005, left []", lost=[ONE])
 def a_crash_in_a_prune(folder, run):
     said = without(shutil, "rmtree", run.save, folder, 4, keep=3)
     assert checkpoint.latest(folder).name == "step_00000004"
-    return f"{said}; then {run.save(folder, 5, keep=9).name}, left {[path.name for path in folder.glob('.*')]}"
+    return f"{said}; then {run.save(folder, 5, keep=9).name}, left {[path.name for path in folder.glob('.*-*')]}"
 
 
 # Damage: of single files in test_folders.py

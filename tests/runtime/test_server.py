@@ -12,7 +12,6 @@ import pytest
 
 from course_lib.runtime import LaunchError, launch, launcher
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import pools
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.supervisor import Supervisor
 from tests.faults import inside
@@ -58,11 +57,6 @@ def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_no
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=80,
                          cwd=Path(__file__).parents[2])
     assert ran.stdout == f"started: {started}\n", ran.stderr
-
-
-def test_a_cell_does_not_wait_for_what_another_thread_asks_of_the_server():
-    with launcher.pool()._lock:  # the answer may take two minutes
-        pools._start(None)
 
 
 @pytest.mark.ci
