@@ -133,7 +133,7 @@ class Outcome(Drawn):
 
 # python -m course_lib.train --mine workspace/exercises
 
-REFUSED = {"precision": "fp32", "compile": False, "metrics": None, "plot": None, "strict": False, "overwrite": False,
+REFUSED = {"precision": "fp32", "compile": False, "metrics": None, "plot": None, "overwrite": False,
            "save_every": 50, "keep": 3}  # and their defaults
 
 

@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 import course_lib
-from course_lib.runtime import launcher, testing
+from course_lib.runtime import launcher
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.home import PRELOAD
+from tests.faults import inside
 
 ROOT = Path(__file__).resolve().parents[2]
 forks = pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
@@ -112,7 +113,7 @@ except ImportError:
 @forks
 def test_the_server_itself_has_mapped_no_driver():
     launcher.pool().wait_for_preload()
-    server = psutil.Process(testing.server_pid())
+    server = psutil.Process(inside.server_pid())
     mapped = {Path(library.path).name for library in server.memory_maps()}
     drivers = ("libcuda.so", "libnvidia", "libamdhip", "libhsa-runtime")
     assert [name for name in mapped if name.startswith(drivers)] == []
