@@ -1,14 +1,14 @@
 """torch.distributed's operations: a row each, from which all of the course that names one reads it.
 
 An operation goes by many names on its way down. `dist.all_gather_into_tensor(out, x)` asks a ProcessGroup for
-`_allgather_base`, and that torch's dispatcher for `c10d::_allgather_base_`, as do FSDP2 and, in C++, DDP's reducer;
-under DTensor the functional collectives ask for `_c10d_functional::all_gather_into_tensor`. A row has all of them:
+`_allgather_base`, and that torch's dispatcher for `c10d::_allgather_base_`, as do FSDP2 and, in C++, DDP's reducer and
+the functional collectives under DTensor. A row has all of them:
 
     name        the field's own: record_communication's events, and what an exercise allows (all_gather)
     functions   of torch.distributed, by which a reader reaches it: what the class's grader refuses
     forms       one for each way down: methods of ProcessGroup, which instruments/pending.py wraps, under the function
-                that timelines and deadlocks name; c10d's operators, which staging.py replaces on a shared GPU
-    functional  operators of the other namespaces, without _out, _coalesced and a last _
+                that timelines and deadlocks name; c10d's operators, at which instruments/arrivals.py listens and
+                which staging.py replaces on a shared GPU
     sent_bytes  what one rank sends, of
 
         M  message: the largest buffer the operation handles, in bytes (the full output of all_gather and gather,
@@ -26,8 +26,6 @@ Whether a call returns at once is no matter of the operation but of the backend:
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-
-NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ class Operation:
     functions: tuple[str, ...]
     sent_bytes: Callable[[Transfer], int | Fraction]
     forms: tuple[Form, ...]
-    functional: tuple[str, ...] = ()
-    in_c10d: Message | None = Message()  # None: it carries nothing
-    in_functional: Message = Message()
+    message: Message | None = Message()  # None: it carries nothing
     peer: str | None = None  # of send and recv: the operators' argument that names the other end
     contiguous: bool = False  # gloo takes no other tensors
     has_result: bool = True  # on every rank: the future of a call without one holds no tensor, and knows of no stream
@@ -84,8 +80,7 @@ ROWS = (
         "all_reduce", ("all_reduce", "all_reduce_coalesced"),
         lambda t: Fraction(2 * (t.n - 1) * t.M, t.n),  # a reduce_scatter, then an all_gather
         (Form("all_reduce", ("allreduce",), ("allreduce_",), from_gpu=True),
-         Form("all_reduce_coalesced", ("allreduce_coalesced",), ("allreduce_coalesced_",))),
-        functional=("all_reduce",)),
+         Form("all_reduce_coalesced", ("allreduce_coalesced",), ("allreduce_coalesced_",)))),
     Operation(
         "reduce_scatter", ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"),
         lambda t: Fraction((t.n - 1) * t.M, t.n),  # every block but one passes each rank
@@ -93,7 +88,7 @@ ROWS = (
          Form("reduce_scatter_tensor", ("_reduce_scatter_base", "reduce_scatter_single"), ("_reduce_scatter_base_",)),
          Form("reduce_scatter_tensor", ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
               ("reduce_scatter_tensor_coalesced_",))),
-        functional=("reduce_scatter_tensor",), in_c10d=Message(1)),
+        message=Message(1)),
     Operation(
         "all_gather", ("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_coalesced",
                        "all_gather_object", "_all_gather_base"),
@@ -101,18 +96,17 @@ ROWS = (
         (Form("all_gather", ("allgather", "allgather_coalesced"), ("allgather_", "allgather_coalesced_")),
          Form("all_gather_into_tensor", ("_allgather_base", "all_gather_single"), ("_allgather_base_",)),
          Form("all_gather_into_tensor", ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-              ("allgather_into_tensor_coalesced_",))),
-        functional=("all_gather_into_tensor",), in_functional=Message(one_block=True)),
+              ("allgather_into_tensor_coalesced_",)))),
     Operation(
         "all_to_all", ("all_to_all", "all_to_all_single"),
         lambda t: t.M - t.kept,  # even blocks: (n-1)/n M
         (Form("all_to_all", ("alltoall",), ("alltoall_",)),
          Form("all_to_all_single", ("alltoall_base", "all_to_all_single"), ("alltoall_base_",))),
-        functional=("all_to_all_single", "shard_dim_alltoall"), in_c10d=Message(1), contiguous=True),
+        message=Message(1), contiguous=True),
     Operation(
         "broadcast", ("broadcast", "broadcast_object_list"),
         lambda t: 0 if (t.r + 1) % t.n == t.root else t.M,  # all but the last of the ring pass it on
-        (Form("broadcast", ("broadcast",), ("broadcast_",), from_gpu=True),), functional=("broadcast",)),
+        (Form("broadcast", ("broadcast",), ("broadcast_",), from_gpu=True),)),
     Operation(
         "reduce", ("reduce",),
         lambda t: 0 if t.r == t.root else t.M,  # each adds its part and passes it on towards the root
@@ -120,44 +114,37 @@ ROWS = (
     Operation(
         "gather", ("gather", "gather_object"),
         lambda t: 0 if t.r == t.root else Fraction(t.M, t.n),  # every block goes straight to the root
-        (Form("gather", ("gather",), ("gather_",)),), in_c10d=Message(1, one_block=True), has_result=False),
+        (Form("gather", ("gather",), ("gather_",)),), message=Message(1, one_block=True), has_result=False),
     Operation(
         "scatter", ("scatter", "scatter_object_list"),
         lambda t: Fraction((t.n - 1) * t.M, t.n) if t.r == t.root else 0,
-        (Form("scatter", ("scatter",), ("scatter_",)),), in_c10d=Message(one_block=True)),
+        (Form("scatter", ("scatter",), ("scatter_",)),), message=Message(one_block=True)),
     Operation(
         "send", ("send", "isend", "send_object_list"), lambda t: t.M,
-        (Form("send", ("send",), ("send",)),), functional=("isend",), peer="dst", contiguous=True),
+        (Form("send", ("send",), ("send",)),), peer="dst", contiguous=True),
     Operation(
         "recv", ("recv", "irecv", "recv_object_list"), lambda t: 0,
-        (Form("recv", ("recv", "recv_anysource"), ("recv_", "recv_any_source_")),),
-        functional=("irecv",), peer="src", contiguous=True),
+        (Form("recv", ("recv", "recv_anysource"), ("recv_", "recv_any_source_")),), peer="src", contiguous=True),
     Operation(
         "barrier", ("barrier", "monitored_barrier"), lambda t: 0,
         (Form("barrier", ("barrier",), ("barrier",), from_gpu=True),
          Form("monitored_barrier", ("monitored_barrier",), ("monitored_barrier_",), from_gpu=True)),
-        in_c10d=None, has_result=False),
+        message=None, has_result=False),
 )
 OPERATIONS: dict[str, Operation] = {row.name: row for row in ROWS}
 POINT_TO_POINT = ("send", "recv")  # all others are collectives
 NEW_IN = {"all_gather_single": "2.13", "reduce_scatter_single": "2.13"}  # functions that an older torch does not have
-# Operators of NAMESPACES without a row, and why.
-NOT_COUNTED = {
-    "wait_tensor": "waits", "_wrap_tensor_autograd": "wraps", "check_for_nan": "checks",
-    "mesh_get_process_group": "looks a group up",
-}
-NO_RULE = {"batch_p2p_ops": "sends and receives in one, each with a peer of its own: counted as a call, without bytes"}
 
 
 def find_operation(operator: str) -> Operation | None:
-    """The row of one of the dispatcher's operators, `c10d::allgather_` for example; None where there is none."""
-    namespace, _, name = operator.partition("::")
-    base = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
-    for row in OPERATIONS.values():
-        c10d = (known for form in row.forms for known in form.operators)
-        if name in c10d if namespace == "c10d" else base in row.functional:
-            return row
-    return None
+    """The row of one of c10d's operators, `c10d::allgather_` for example; None where there is none."""
+    name = operator.removeprefix("c10d::")
+    return next((row for row in OPERATIONS.values() if any(name in form.operators for form in row.forms)), None)
+
+
+def name_of_function(function: str) -> str:
+    """The operation that a function of torch.distributed is: "all_gather" for all_gather_into_tensor."""
+    return next((row.name for row in OPERATIONS.values() if function in row.functions), function)
 
 
 def list_methods() -> dict[str, str]:

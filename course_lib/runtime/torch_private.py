@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import Backend  # whose object a process group has for each kind of device
 from torch._ops import OpOverload
 from torch.autograd import Variable
-from torch.distributed.distributed_c10d import _resolve_process_group as group_of_name
 from torch.overrides import _get_current_function_mode_stack as function_modes
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,13 +21,32 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode as current_d
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 __all__ = [
-    "COMPOSITE", "DeviceContext", "OpOverload", "TorchDispatchMode", "abort_groups", "backward_number",
-    "current_dispatch_mode", "dispatch_key", "flight_recorder_trace", "function_modes", "group_of_name",
-    "name_new_groups", "replace_attribute", "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map",
-    "tree_map_only", "tree_unflatten", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
+    "BACKEND_SELECT", "Backend", "COMPOSITE", "DeviceContext", "OpOverload", "TorchDispatchMode", "abort_groups",
+    "after_backend_select", "backward_number", "current_dispatch_mode", "dispatch_key", "flight_recorder_trace",
+    "function_modes", "list_groups", "list_operators", "name_new_groups", "replace_attribute",
+    "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten",
+    "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
+BACKEND_SELECT = "BackendSelect"  # a dispatch key that every thread has, before all of devices
+_AFTER = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+
+def after_backend_select(keyset: Any) -> Any:
+    """The dispatch keys of a call that are left behind BACKEND_SELECT."""
+    return keyset & _AFTER
+
+
+def list_operators(namespace: str) -> list[OpOverload]:
+    """All operators of the dispatcher in a namespace, as this torch has them."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")]
+    return [getattr(getattr(torch.ops, namespace), name.partition("::")[2].partition(".")[0]).default for name in names]
+
+
+def list_groups() -> list[dist.ProcessGroup]:
+    """All process groups that this process is in."""
+    return list(c10d._world.pg_map)
 
 
 def when_backward_ends(then: Callable[[], None]) -> None:

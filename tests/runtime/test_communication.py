@@ -136,7 +136,7 @@ def objects_and_oddities():
         dist.all_gather_object([None] * n, "x" * (r + 1))
     with record_communication() as sparse:
         dist.all_reduce(torch.eye(4).to_sparse())
-    with record_communication() as unknown:
+    with record_communication() as batch:
         pair = torch.ops._c10d_functional.batch_p2p_ops(
             ["isend", "irecv"], [1 - r, 1 - r], [0, 0], [block(), block()], dist.group.WORLD.group_name)
         torch.ops._c10d_functional.wait_tensor(pair[1])
@@ -147,22 +147,22 @@ def objects_and_oddities():
             dist.all_reduce(block())
             raise RuntimeError("in the middle of a step")
         dist.all_reduce(block())
-    return objects, sparse, unknown, outer, inner, failed
+    return objects, sparse, batch, outer, inner, failed
 
 
 def test_objects_nesting_exceptions_and_operations_without_a_rule():
     results = launch(objects_and_oddities, world_size=2)
-    objects, sparse, unknown, outer, inner, failed = results[0]
+    objects, sparse, batch, outer, inner, failed = results[0]
     assert [event.op for event in objects.events] == ["all_gather", "all_gather"]  # sizes, then pickled bytes
     assert objects.events[0].message_bytes == 2 * 8
     assert (outer.calls(), inner.calls(), failed.calls(), sparse.calls("all_reduce")) == (3, 1, 1, 1)
     with pytest.raises(ValueError, match="all_reduce on group .* has no rule"):
         _ = sparse.sent_bytes
     assert "unknown" in sparse.html()
-    # an operator that torch's compiler alone uses: named, not dropped
-    assert [(e.op, e.message_bytes, e.group) for e in unknown.events] == [
-        ("_c10d_functional.batch_p2p_ops", None, (0, 1))]
-    assert results.communication.calls() == 2 * (2 + 1 + 1 + 3), "of nested recorders the outermost alone is merged"
+    # an operator that torch's compiler alone uses
+    assert [(e.op, e.message_bytes, e.sent_bytes, e.peer) for e in batch.events] == [
+        ("send", 48, 48, 1), ("recv", 48, 0, 1)]
+    assert results.communication.calls() == 2 * (2 + 1 + 2 + 3), "of nested recorders the outermost alone is merged"
 
 
 # What torch's own parallelism communicates

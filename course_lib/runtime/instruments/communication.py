@@ -1,33 +1,27 @@
 """Count what a rank communicates: `with record_communication() as log:` around calls of torch.distributed.
 
-A TorchDispatchMode sits below autograd and below every front end (`dist.all_reduce`, DDP's C++ reducer, FSDP2, DTensor,
-the functional collectives, pipelining), where each call arrives as one c10d operator with its tensors and its process
-group. It costs some 5 us a torch operator: use it to count, not to time. What counts as sent is in operations.py.
+Seen is each call, of any thread and through any API (arrivals.py), and the size of its message. What a collective then
+sends is *counted as a ring would send it*: operations.py has the formulas, and a backend may send otherwise. What
+really crossed the wire is counted by the operating system (wire.py), and stands beside it where it can be asked.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
 from html import escape
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from course_lib.runtime.instruments.recordings import (
-    OperatorWatcher,
-    Recording,
-    Run,
-    keep_recording,
-    this_rank,
-    watch_operators,
-)
-from course_lib.runtime.operations import NAMESPACES, NOT_COUNTED, POINT_TO_POINT, Operation, Transfer, find_operation
+from course_lib.runtime.instruments.arrivals import Arrival, Run, handle_arrivals
+from course_lib.runtime.instruments.pending import listen
+from course_lib.runtime.instruments.recordings import Recording, keep_recording, this_rank
+from course_lib.runtime.instruments.wire import WireCounter
+from course_lib.runtime.operations import POINT_TO_POINT, Transfer
 from course_lib.runtime.tensors import tensors_in
-from course_lib.runtime.torch_private import OpOverload, group_of_name
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
 
@@ -49,47 +43,25 @@ class CommunicationEvent:
     peer: int | None = None
 
 
-@cache
-def _look_up(operator: OpOverload) -> tuple[str, Operation | None, tuple[str, ...]]:
-    """The operator's name, its row, and the names of its arguments in their order."""
-    schema = operator._schema
-    return schema.name, find_operation(schema.name), tuple(argument.name for argument in schema.arguments)
-
-
-def describe_call(rank: int, operator: OpOverload, args: Sequence[Any]) -> CommunicationEvent | None:
-    """The event of one call of a c10d operator with positional `args`; None where nothing is communicated."""
-    full_name, row, names = _look_up(operator)
-    namespace, _, name = full_name.partition("::")
-    if row is None and name in NOT_COUNTED:
-        return None
-    named = dict(zip(names, args))
-    group = process_group(named)
+def describe_call(rank: int, arrival: Arrival) -> CommunicationEvent:
+    """The event of one call on a process group."""
+    row, named, group = arrival.row, arrival.arguments, arrival.group
     group_ranks = tuple(dist.get_process_group_ranks(group))
     if row is None:
-        dtype = next((tensor.dtype for tensor in tensors_in(args)), None)
-        return CommunicationEvent(rank, f"{namespace}.{name}", None, None, dtype, group_ranks)
+        dtype = next((tensor.dtype for tensor in tensors_in(tuple(named.values()))), None)
+        return CommunicationEvent(rank, arrival.operator.replace("::", "."), None, None, dtype, group_ranks)
 
-    message = row.in_c10d if namespace == "c10d" else row.in_functional
-    tensors = tensors_in(args[message.argument]) if message else []
+    tensors = tensors_in([*named.values()][row.message.argument]) if row.message else []
     dtype = tensors[0].dtype if tensors else None
     other_end = named.get(row.peer)
     peer = None if other_end is None else group_ranks[other_end]
     if any(tensor.layout is not torch.strided for tensor in tensors):
         return CommunicationEvent(rank, row.name, None, None, dtype, group_ranks, peer)
     n = group.size()
-    M = sum(map(num_bytes, tensors)) * (n if message and message.one_block else 1)
-    root = named.get("root_rank", named.get("src", 0))
+    M = sum(map(num_bytes, tensors)) * (n if row.message and row.message.one_block else 1)
     kept = kept_bytes(tensors, named, n, group.rank()) if row.name == "all_to_all" else 0
-    sent = row.sent_bytes(Transfer(M, n, group.rank(), root, kept))
+    sent = row.sent_bytes(Transfer(M, n, group.rank(), named.get("root_rank", 0), kept))
     return CommunicationEvent(rank, row.name, M, int_if_whole(sent), dtype, group_ranks, peer)
-
-
-def process_group(named: dict[str, Any]) -> dist.ProcessGroup:
-    """The process group among an operator's arguments: boxed in c10d, elsewhere a name or the group."""
-    if "process_group" in named:
-        return dist.ProcessGroup.unbox(named["process_group"])
-    group = named["group_name"]
-    return group_of_name(group) if isinstance(group, str) else group
 
 
 def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: int) -> int:
@@ -98,6 +70,18 @@ def kept_bytes(tensors: list[torch.Tensor], named: dict[str, Any], n: int, r: in
         return num_bytes(tensors[r])
     rows = named.get("input_split_sizes") or [1] * n  # no sizes given: n equal blocks
     return num_bytes(tensors[0]) * int(rows[r]) // max(int(sum(rows)), 1)
+
+
+def add_up(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """Bytes by operation of two recordings of a rank."""
+    return None if one is None or other is None else dict(Counter(one) + Counter(other))
+
+
+def wire_of(wire: dict[str, int], op: str | None) -> int | None:
+    """What a rank wrote for `op` alone; None where `op` shared the wire with others."""
+    if op is None:
+        return sum(wire.values())
+    return None if any(op in ops.split(" + ") for ops in wire if ops != op) else wire.get(op, 0)
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
@@ -114,20 +98,25 @@ class CommunicationLog(Recording):
 
     ranks: tuple[int, ...]
     events: list[CommunicationEvent] = field(default_factory=list)
+    wire: dict[int, dict[str, int] | None] = field(default_factory=dict)  # by rank and operation; None: not measured
     records = "communication"
 
     @classmethod
     def merge(cls, logs: Iterable[Recording]) -> "CommunicationLog":
         """One log of all communication logs among `logs`, rank by rank."""
         own = [log for log in logs if isinstance(log, cls)]
-        ranks = tuple(sorted({rank for log in own for rank in log.ranks}))
-        events = [event for log in own for event in log.events]
-        return cls(ranks, sorted(events, key=lambda event: event.rank))
+        merged = cls(tuple(sorted({rank for log in own for rank in log.ranks})),
+                     sorted((event for log in own for event in log.events), key=lambda event: event.rank))
+        for log in own:
+            for rank, wire in log.wire.items():
+                merged.wire[rank] = add_up(merged.wire.get(rank, {}), wire)
+        return merged
 
     def by_rank(self, rank: int) -> "CommunicationLog":
         """What one rank recorded. ValueError for a rank that recorded nothing at all."""
         self.check_has(rank)
-        return CommunicationLog((rank,), [event for event in self.events if event.rank == rank])
+        return CommunicationLog((rank,), [event for event in self.events if event.rank == rank],
+                                {other: wire for other, wire in self.wire.items() if other == rank})
 
     def calls(self, op: str | None = None) -> int:
         """Number of calls of `op` ("all_reduce", "send", ...), or of all operations."""
@@ -142,8 +131,15 @@ class CommunicationLog(Recording):
 
     @property
     def sent_bytes(self) -> int | Fraction:
-        """Bytes sent: collectives by the ring convention, send as it is. An int wherever it is whole."""
+        """Bytes sent, collectives counted as a ring would send them, send as it is. An int wherever it is whole."""
         return int_if_whole(sum((event.sent_bytes for event in self._countable(None)), Fraction(0)))
+
+    def wire_bytes(self, op: str | None = None) -> int | None:
+        """Bytes that the ranks' operating system saw them write for `op`, or for all operations; None where it does not
+        count (a GPU's wire, another system), or where other operations were under way at the same time.
+        """
+        known = [None if wire is None else wire_of(wire, op) for wire in (self.wire.get(rank) for rank in self.ranks)]
+        return None if not known or None in known else sum(known)
 
     def _select(self, op: str | None) -> list[CommunicationEvent]:
         return [event for event in self.events if op is None or event.op == op]
@@ -175,7 +171,8 @@ class CommunicationLog(Recording):
         calls = Counter(event.op for event in self.events)
         each = ", ".join(f"{count} {op}" for op, count in calls.items())
         sent = number(sum_or_none(event.sent_bytes for event in self.events))
-        return f"sent {sent} bytes in {self.calls()} call{'s' * (self.calls() > 1)} ({each})"
+        convention = ", counted as a ring" * any(op not in (*POINT_TO_POINT, "barrier") for op in calls)
+        return f"sent {sent} bytes{convention}, in {self.calls()} call{'s' * (self.calls() > 1)} ({each})"
 
     def html(self) -> str | None:
         return table(self) if self.events else None
@@ -188,29 +185,21 @@ def record_communication() -> Iterator[CommunicationLog]:
     Recorders nest: the outer one also holds what the inner one saw.
     """
     log = CommunicationLog((this_rank(),))
-    with keep_recording(log), watch_operators(_CommunicationWatcher(log)):
-        yield log
 
+    def write_down(arrival: Arrival, run: Run) -> Any:
+        # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
+        event = describe_call(log.ranks[0], arrival)
+        result = run()
+        log.events.append(event)
+        return result
 
-class _CommunicationWatcher(OperatorWatcher):
-    """Writes each operation into `log`."""
-
-    def __init__(self, log: CommunicationLog) -> None:
-        self.log = log
-
-    def wrap(self, operator: Any, run: Run) -> Run:
-        if operator.namespace not in NAMESPACES:
-            return run
-
-        def run_and_record(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            # Described before it runs (a sparse all_reduce changes its tensor), kept only when it did run.
-            event = describe_call(self.log.ranks[0], operator, args)
-            result = run(args, kwargs)
-            if event is not None:
-                self.log.events.append(event)
-            return result
-
-        return run_and_record
+    counter = WireCounter()
+    with keep_recording(log):
+        try:
+            with listen(counter), handle_arrivals(write_down):
+                yield log
+        finally:
+            log.wire[log.ranks[0]] = counter.close()
 
 
 def table(log: CommunicationLog) -> str:
@@ -221,22 +210,34 @@ def table(log: CommunicationLog) -> str:
         partners = "pair" if event.op in POINT_TO_POINT else f"group of {len(event.group)}"
         rows.setdefault((event.op, dtype, partners), []).append(event)
     ranks = log.ranks if len(log.ranks) > 1 else ()
-    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent bytes",
+    head = ["operation", "between ranks", "dtype", "calls", "message bytes", "sent, as a ring", "on the wire",
             *(f"rank {rank} sent" for rank in ranks)]
-    body = [[op, list_partners(events), dtype, *counts(events, ranks)] for (op, dtype, _), events in rows.items()]
+    several = Counter(op for op, *_ in rows)  # of one operation, with different types or partners
+    body = [[op, list_partners(events), dtype,
+             *counts(events, ranks, "" if several[op] > 1 else wire_text(log, op))]
+            for (op, dtype, _), events in rows.items()]
     lines = ["<table>", f"<caption>{escape(log.finding().partition(': ')[2])}</caption>"]
-    for tag, cells in [("th", head), *(("td", row) for row in [*body, ["all", "", "", *counts(log.events, ranks)]])]:
+    body.append(["all", "", "", *counts(log.events, ranks, wire_text(log, None))])
+    for tag, cells in [("th", head), *(("td", row) for row in body)]:
         aligned = ["left"] * 3 + ["right"] * (len(cells) - 3)  # words, then numbers
         lines.append("<tr>" + "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
                                       for cell, side in zip(cells, aligned)) + "</tr>")
     return "\n".join([*lines, "</table>"])
 
 
-def counts(events: list[CommunicationEvent], ranks: Iterable[int]) -> list[str]:
-    """Calls, message bytes, sent bytes of `events`, then the bytes that each of `ranks` sent."""
+def counts(events: list[CommunicationEvent], ranks: Iterable[int], on_wire: str) -> list[str]:
+    """Calls, message bytes, sent bytes of `events`, what was on the wire, then the bytes that each of `ranks` sent."""
     columns = [[event.message_bytes for event in events], [event.sent_bytes for event in events],
                *([event.sent_bytes for event in events if event.rank == rank] for rank in ranks)]
-    return [number(len(events)), *(number(sum_or_none(column)) for column in columns)]
+    message, sent, *by_rank = (number(sum_or_none(column)) for column in columns)
+    return [number(len(events)), message, sent, on_wire, *by_rank]
+
+
+def wire_text(log: CommunicationLog, op: str | None) -> str:
+    measured = log.wire_bytes(op)
+    if measured is not None:
+        return number(measured)
+    return "not measured" if any(log.wire.get(rank) is None for rank in log.ranks) else "with others"
 
 
 def list_partners(events: list[CommunicationEvent]) -> str:

@@ -4,7 +4,8 @@ torch.distributed's functions all end in a method of `ProcessGroup` that returns
 are wrapped once per rank (they are C++ objects, so the public functions stay as they are). The watcher reads
 `waiting_in` to say what a hung rank waits for; a timeline listens to `listeners`.
 
-Calls that never pass through Python (the C++ reducer of torch's DDP, functional collectives) are not seen here.
+Calls that C++ makes (the reducer of torch's DDP, functional collectives) pass no method: while somebody listens, they
+are met where they arrive (arrivals.py), and described alike.
 """
 
 import itertools
@@ -12,7 +13,8 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -22,6 +24,7 @@ from torch.distributed import ProcessGroup, Work
 
 from course_lib.runtime import context
 from course_lib.runtime.backends import returns_at_once
+from course_lib.runtime.instruments.arrivals import Arrival, Run, handle_arrivals
 from course_lib.runtime.instruments.clocks import side_stream
 from course_lib.runtime.operations import OPERATIONS, POINT_TO_POINT, list_methods
 from course_lib.runtime.staging import StagedWork
@@ -119,6 +122,45 @@ def _wrap_method(method: Callable, op: str) -> Callable:
     return call_and_follow
 
 
+@contextmanager
+def listen(listener: Any) -> Iterator[None]:
+    """Until the block ends, `listener` hears of every call, whoever makes it."""
+    install()
+    with ExitStack() as stack:
+        if not listeners:
+            stack.enter_context(handle_arrivals(_follow_arrival, _wait_inside))
+        listeners.append(listener)
+        stack.callback(listeners.remove, listener)
+        yield
+
+
+def _follow_arrival(arrival: Arrival, run: Run) -> Any:
+    """A call that no method of ours is around: C++ makes it, or it is asked of a backend's own object."""
+    if waiting_in.get(threading.get_ident()) or arrival.row is None:
+        return run()
+    form = next(form for form in arrival.row.forms if arrival.operator.removeprefix("c10d::") in form.operators)
+    ranks = tuple(dist.get_process_group_ranks(arrival.group))
+    tensors = tensors_in(tuple(arrival.arguments.values()))
+    other_end = arrival.arguments.get(arrival.row.peer)
+    call = GroupCall(next(_numbers), form.function, None if other_end is None else ranks[other_end], ranks,
+                     [(tensor.dtype, tensor.shape) for tensor in tensors], _streams_wait(arrival.group, tensors, {}))
+    for listener in listeners:
+        listener.begin_call(call)
+    _memory_of.update(dict.fromkeys((tensor.data_ptr() for tensor in tensors), call))
+    returned = _inside(call, run, (), {})
+    work = returned[1] if isinstance(returned, tuple) else returned
+    _follow(arrival.group, work if isinstance(work, Work) else Work.unbox(work), [call])
+    return returned
+
+
+_memory_of: dict[int, GroupCall] = {}  # address of a tensor -> the call that fills it, until it is over
+
+
+def _wait_inside(tensor: torch.Tensor, run: Run) -> Any:
+    call = _memory_of.get(tensor.data_ptr())
+    return run() if call is None else _inside(call, run, (), {})
+
+
 def _wrap_batch_begin(method: Callable) -> Callable:
     def begin(group: ProcessGroup, *arguments: Any) -> None:
         method(group, *arguments)
@@ -197,6 +239,8 @@ def _finish(calls: list[GroupCall]) -> None:
         with _finished_lock:
             first = call.number not in _finished
             _finished.add(call.number)
+        for address in [address for address, other in tuple(_memory_of.items()) if other is call]:
+            _memory_of.pop(address, None)
         if first:
             for listener in listeners:
                 listener.end_call(call)

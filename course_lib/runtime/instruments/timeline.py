@@ -1,8 +1,7 @@
 """See when a rank does what: `with record_timeline() as timeline:` and `with span("forward"):` inside it.
 
 Two lanes a rank: "compute" holds the spans, "communication" every call on a process group from its start
-until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns). Calls
-that never pass through Python are not seen: those of torch's own DDP, and functional collectives (DTensor).
+until the backend has completed it (gloo does not tell for send and recv: there until `wait()` returns).
 
 On a GPU the host only hands work over. There a span lasts while the GPU is at the work that was handed over inside it,
 a call of NCCL from when the GPU's stream comes to it until its last byte is there, and a wait as long as the stream
@@ -238,19 +237,17 @@ class Timeline(Recording):
 @contextmanager
 def record_timeline() -> Iterator[Timeline]:
     """Record the spans and the communication calls of this rank inside the block."""
-    pending.install()
     timeline = Timeline((this_rank(),))
     recorder = TimelineRecorder(clock := this_clock())
     began_s, failed = time.process_time(), True
     with keep_recording(timeline):
         span_listeners.append(recorder)
-        pending.listeners.append(recorder)
         try:
-            yield timeline
+            with pending.listen(recorder):
+                yield timeline
             failed = False
         finally:
             span_listeners.remove(recorder)
-            pending.listeners.remove(recorder)
             if isinstance(clock, HostClock):
                 timeline.cpu_s[timeline.ranks[0]] = time.process_time() - began_s
             # After an error nobody waits for a GPU: what it still has to do may never end.
