@@ -4,12 +4,14 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import photograph
-from tests.browser.test_ranks import READERS
 from tools.harness.browser import PAGE_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
-IMPORTS = f"""{READERS}
+# What tests set, and no reader, is taken away.
+IMPORTS = """import os
+for name in ("PYTEST_CURRENT_TEST", "COURSE_LIB_STABLE_OUTPUT"):
+    os.environ.pop(name, None)
 import matplotlib.pyplot as plt, torch, torch.distributed as dist
 from IPython.display import display
 from course_lib.runtime import launch, record_memory, record_timeline, span

@@ -1,11 +1,7 @@
 """Whoever dies, and whenever: the last complete checkpoint is there, whole, and is what the run goes on from."""
 
-import json
 import random
-import subprocess
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -18,7 +14,6 @@ from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import RankDied, RankFailed, launch
 from tests.checkpoint import runs
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = GPTConfig(num_layers=2, hidden_size=8, num_heads=2, vocab_size=256, sequence_length=8)
 LAYOUTS = {8: "dp2,pp2,tp2", 4: "pp2,tp2", 2: "tp2", 1: "dp1"}
 MOST_LINES = 30_000  # of what saves and loads, before a rank dies
@@ -85,19 +80,6 @@ def test_a_run_whose_ranks_are_killed_ends_as_the_unbroken_one_on_ever_fewer_ran
     first, losses = attempts[-1].results[0]
     assert first == 4 and losses == pytest.approx(runs.Run("plain").train(0, 8)[first:], rel=1e-9)
     assert [path.name for path in checkpoint.complete_checkpoints(tmp_path)] == ["step_00000006", "step_00000008"]
-
-
-@pytest.mark.ci
-def test_torchrun_starts_a_run_again_that_goes_on_from_its_checkpoint(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "--max-restarts", "2", "-m", "tests.checkpoint.runs", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200)
-    assert done.returncode == 0, done.stderr[-2000:]
-    starts, first, losses = json.loads((tmp_path / "ended.json").read_text())
-    assert starts == 1 and first in (2, 4)  # the save after step 3 was perhaps still under way
-    assert losses == pytest.approx(runs.Run("plain").train(0, 6)[first:], rel=1e-9)
-    threads = [json.loads((tmp_path / f"threads_{rank}.json").read_text()) for rank in range(2)]
-    assert [name for names in threads for name in names if "gloo" in name] == []  # one may crash at the exit of Python
 
 
 def test_an_error_that_is_no_death_is_not_survived():

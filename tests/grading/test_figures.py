@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from course_lib.grading.compare import alike, contrast
-from course_lib.grading.compare import number as in_words
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.kinds import NumberExercise
 from course_lib.grading.on_rank import data, number
 from course_lib.grading.registry import every_exercise, exercise
 from course_lib.grading.selfstudy import check
-from course_lib.grading.spent import Judgement, Spent, quantity
+from course_lib.grading.spent import Judgement, Spent
 from tools.answers import rows
 from tools.solutions import SOLUTIONS
 
@@ -80,13 +79,6 @@ def test_what_looks_the_same_is_told_apart(given, expected, words):
     assert not alike(given, expected) and words in contrast(given, expected)
     within = contrast(with_element(6, 1e-12), with_element(7, 1e-3), (0.0, 1e-9))
     assert " at [7]: expected 0.001;" in within  # and not what is within tolerance
-
-
-def test_numbers_have_one_notation_in_a_sentence():
-    assert quantity(7e9, "exact bytes") + ", " + quantity(20_125_000_000, "exact bytes") == (
-        "7,000,000,000 bytes, 20,125,000,000 bytes")
-    assert [in_words(each) for each in (3, 0.125, 1234.5, 1_234_567, 1e20)] == [
-        "3", "0.125", "1,234.5", "1,234,567", "1e+20"]
 
 
 # ---- measured
