@@ -4,7 +4,6 @@
     outputs.py     recorded outputs as HTML: pictures in files of their own, widgets and predictions as figures
     widgets.py     which widget, with which settings, a recorded picture shows
     exercises.py   what a page adds to an exercise: where ranks come from, hints, and answers in words, folded
-    facts.py       every number of course_lib.facts in a table, with its source
     api.py         a page for each package, of its public names
     listings.py    the source files, each line with an address
     conf.py        Sphinx's settings, and when it calls us

@@ -4,8 +4,7 @@ A figure has what tools/site/live needs to let it move, and holds what stands th
 
     <figure class="course-widget" data-class="ZeroMemory" data-module="course_lib.widgets.zero_memory"
             data-settings='{"model": ...}'> the recorded picture, its sentence </figure>
-    <figure class="course-timeline" data-trace="../pictures/... .json" data-colours='{"compute": ...}'>
-            the recorded picture, a link to the file for Perfetto </figure>
+    <figure class="course-timeline"> the recorded picture, a link to the file for Perfetto </figure>
     <figure class="course-prediction" data-question=... data-unit=... data-options='[...]'> the question </figure>
     <figure class="course-answer" data-question=... data-measured=...> what came out </figure>
 """
@@ -24,8 +23,6 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from course_lib.pictures.palette import MAGENTA
-from course_lib.runtime.instruments.pictures import span_colours
 from course_lib.runtime.instruments.timeline import TRACE
 from tools.pages import TEMPLATE_FOLDER, Poll, polls_in
 from tools.site.listings import address_of, line_of
@@ -74,7 +71,7 @@ def render_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: 
 
 def picture(source: str, sentence: str, png: bytes, trace: str | None, pictures: Path, up: str) -> str:
     """An <img> with its sentence as text alternative, in a figure where a widget can take its place; that of a timeline
-    over its events, in a file that a page can draw, and Perfetto too.
+    over a link to its events, in a file for Perfetto.
     """
     width, height = struct.unpack(">II", png[16:24])
     # matplotlib's own text says nothing; the cell below or above does
@@ -87,11 +84,8 @@ def picture(source: str, sentence: str, png: bytes, trace: str | None, pictures:
         given |= {"widget": widget, "settings": settings,
                   "first": first_state(widget.__module__, widget.__name__, settings)}
     if trace:
-        spans = dict.fromkeys(event["name"] for event in json.loads(trace)["traceEvents"]
-                              if event.get("cat") == "compute")
         given |= {"kind": "timeline", "trace": f"{up}{PICTURES}/{put(trace.encode(), pictures, 'json')}",
-                  "kilobytes": round(len(trace) / 1000),
-                  "colours": {"compute": span_colours(list(spans)), "communication": MAGENTA}}
+                  "kilobytes": round(len(trace) / 1000)}
     return OUTPUT.render(given)
 
 

@@ -10,7 +10,7 @@ import nbformat
 from myst_parser.mdit_to_docutils.base import default_slugify
 
 from tools.pages import rendered
-from tools.site import api, exercises, facts, listings
+from tools.site import api, exercises, listings
 from tools.site.outputs import PICTURES, as_html
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def write_sources(folder: Path) -> None:
     pictures = folder / EXTRA / PICTURES
     index = rendered("index.md", readme=(ROOT / "README.md").read_text(encoding="utf-8"),
                      notebooks=[f"notebooks/{path.stem}" for path in NOTEBOOKS])
-    pages = {"index.md": index, "planner.md": rendered("planner.md"), "facts.md": facts.page(),
+    pages = {"index.md": index, "planner.md": rendered("planner.md"),
              "source/index.md": listings.index_page(), "exercises/index.md": exercises.index_page(ROOT / "exercises"),
              **api.pages(), **{name: below(name, (ROOT / name).read_text(encoding="utf-8")) for name in PAGES}}
     for name, text in pages.items():

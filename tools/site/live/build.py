@@ -17,7 +17,7 @@ from tools.site.live import pyodide
 
 ROOT = Path(__file__).resolve().parents[3]
 BROWSER = Path(__file__).parent / "browser"
-SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "timeline.js", "worker.js")
+SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "worker.js")
 
 
 def build(dest: Path) -> None:
