@@ -127,6 +127,12 @@ def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
         assert [hint.replace("\n", "\n    ") in repr(asked) for hint in hints] == expected  # as a report indents them
 
 
+def test_a_report_that_passes_has_no_hints(monkeypatch):
+    right = Report("2.2", "my_ring_all_gather", Verdict.CORRECT, 3, "M bytes")
+    monkeypatch.setattr(selfstudy, "check_exercise", lambda *_: right)
+    assert check("2.2", toys.my_ring_all_gather) is right and "details" not in right._repr_html_()
+
+
 @pytest.mark.parametrize("executes, verdict, raises, points", [
     ("", Verdict.WRONG, False, 0), ("", Verdict.COSTLY, False, 1.5), ("validate", Verdict.WRONG, True, 0),
     ("validate", Verdict.COSTLY, True, 0), ("autograde", Verdict.WRONG, True, 0),

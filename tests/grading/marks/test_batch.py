@@ -109,6 +109,21 @@ def test_ctrl_c_ends_the_batch_whatever_a_worker_is_doing_and_what_was_under_way
     assert [each.returncode for each in processes] == [-signal.SIGKILL] and told == done
 
 
+@pytest.mark.parametrize("asked, told", [([], "does not start"), (["--report"], "")])
+def test_a_worker_that_does_not_come_up_leaves_a_report_and_the_report_alone_asks_none(
+        course, asked, told, monkeypatch, capsys):
+    def refuse(*_):
+        raise RuntimeError("nbgrader does not start: no memory")
+
+    monkeypatch.setattr(CourseFolder, "at", lambda *_: course)
+    monkeypatch.setattr(CourseFolder, "knows", lambda *_: True)
+    for name, value in (("grade_all", refuse), ("make_assignment", lambda *_: None), ("standings", lambda *_: [])):
+        monkeypatch.setattr(batch, name, value)
+    assert batch.main(["01", *asked]) == 0
+    said = capsys.readouterr()
+    assert told in said.err and bool(said.err) == bool(told) and "nobody yet" in said.out
+
+
 def test_who_is_graded_is_left_alone_unless_it_is_asked_for():
     found = [Standing(status.name, status) for status in Status]
     assert batch.to_grade(found, False, []) == ["NOT_YET", "INTERRUPTED", "AGAIN", "FAILED", "OUR_FAULT"]

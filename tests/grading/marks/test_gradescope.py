@@ -16,7 +16,7 @@ from course_lib.grading.marks.gradescope import NotJudged, results
 from course_lib.grading.marks.record import ExerciseMark, Record
 from course_lib.grading.marks.standing import Standing, Status
 from tests.grading.small_class import NAME, POINTS, submit, text_of, with_wrong_rows
-from tools.gradescope.__main__ import HERE, pack
+from tools.gradescope.__main__ import HERE, pack, requirements
 
 MARKS = (ExerciseMark("2.1", "f", "correct", 4.0, 4, "✓ 2.1"),
          ExerciseMark("2.2", "g", "right, but over budget", 1.5, 3, "◐ 2.2"),
@@ -88,6 +88,10 @@ def test_the_archive_has_what_gradescope_calls_at_its_top_and_one_chapters_solut
     assert solved == {f"course/{part}/{NAME}/{NAME}.ipynb" for part in ("solutions", "exercises")}
     assert f"course/solutions/{NAME}/recorded.json" in names and "course/.grading_key" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith("gradebook.db")]
+
+
+def test_its_requirements_are_the_courses_own_and_nbgrader():
+    assert {"torch", "nbgrader"} <= {line.split(">")[0] for line in requirements()}
 
 
 @pytest.mark.parametrize("script", ["setup.sh", "run_autograder"])
