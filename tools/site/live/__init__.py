@@ -1,8 +1,8 @@
 """What lets the widgets of a static page move: the same Python and the same painter as in Jupyter, without a server.
 
     build.py        writes all of it into a folder, whose live.js every page loads: scripts, style sheet,
-                    course_lib without the grader; the planner's options, for its form
-    pyodide.py      CPython for browsers: its version, its hash, and how it is fetched from npm
+                    course_lib without the grader, the planner's options for its form; Pyodide, which it
+                    fetches from npm
     browser/live.js       finds the figures of a page, and puts widgets, predictions and answers into them
     browser/live.css      what a page adds to the widgets' style sheet
     browser/nodes.js      what all scripts make nodes and say things with
