@@ -140,7 +140,7 @@ def exercises_page(folder: Path) -> str:
         for path, text in texts.items()})
 
 
-# Of its `__all__`, in that order. Docstrings are plain text with formulas and drawings, shown as they were written
+# A page for each package: its `__all__`, in that order. Docstrings are plain text, and shown as they were written
 
 # In the order in which the course meets them.
 PACKAGES = ("runtime", "reference", "why_distribute", "collectives", "data_parallel", "pipeline_parallel",
