@@ -1,7 +1,7 @@
 """What the course uses of torch and torch calls private: whoever brings the course to a new torch begins here.
 
 Every other file of course_lib takes these names from here, and all of NAMES have to be in the torch that is installed:
-tests/runtime/test_torch_private.py. They are those of torch 2.13, the version in requirements.lock.
+tests/runtime/test_operations.py. They are those of torch 2.13, the version in requirements.lock.
 """
 
 from collections.abc import Callable, Iterator

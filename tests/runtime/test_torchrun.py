@@ -9,28 +9,24 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_lib.runtime import HostsUnavailable, on_hosts
 from course_lib.runtime.hosts import LEAVE_OUT, inside, shaping_command, why_not
-from tools.harness.needs import kept, uses_team
 
 pytestmark = pytest.mark.ci
 _WITHIN_S = 80.0  # a watchdog: eight interpreters import torch
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def run_script(text: str, folder: Path, *arguments: str, starter: Sequence[str] = ()) -> str:
+def run_script(text: str, folder: Path, *arguments: str) -> str:
     (folder / "script.py").write_text(text)
     inherited = {name: value for name, value in os.environ.items() if name not in LEAVE_OUT}
     environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg",
                    "TMPDIR": str(folder)}
-    ran = subprocess.run([sys.executable, *starter, "script.py", *arguments], cwd=folder, env=environment,
+    ran = subprocess.run([sys.executable, "script.py", *arguments], cwd=folder, env=environment,
                          capture_output=True, text=True, timeout=_WITHIN_S)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -46,6 +42,8 @@ def last_of_all():
     os.write(1, line.encode())  # in one piece: four ranks share the stream
 
 atexit.register(last_of_all)  # what is registered first runs last
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="NoColor")  # what is imported next gives it %%ranks
 import torch
 import torch.distributed as dist
 from course_lib.runtime import launch, record_communication, start_ranks
@@ -78,7 +76,8 @@ def main():
         some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
         assert "rank 1  has run" in repr(team) and "other 8 B: y, z" in repr(team)
         of_team = [[each.values for each in ran], ran.communication.calls("all_reduce"),
-                   [y.tolist() for y in team.pull("y")], some, team.pull("z"), team[1].eval("z * 10"), team.alive]
+                   [y.tolist() for y in team.pull("y")], some, team.pull("z"), team[1].eval("z * 10"), team.alive,
+                   repr(shell.run_cell("%%ranks\\ny.tolist()").result)]
         return list(ends), of_team
 
 told = main()
@@ -97,7 +96,8 @@ def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch_and_a_team_say
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
     ends, of_team = told_in(both.stdout)
     assert [ends, of_team] == told_in(run_script(SCRIPT, tmp_path, "4")) and len(set(map(tuple, ends))) == 4
-    assert of_team == [[[10.0, 10.0]] * 4, 4, [[6.0, 6.0]] * 4, {"1": "4"}, [3, 4, 3, 3], 40, [0, 1, 2, 3]]
+    assert of_team == [[[10.0, 10.0]] * 4, 4, [[6.0, 6.0]] * 4, {"1": "4"}, [3, 4, 3, 3], 40, [0, 1, 2, 3],
+                       "ranks 0 to 3: [6.0, 6.0]"]
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
     assert both.stderr.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1
@@ -148,29 +148,3 @@ def test_what_ends_badly_on_a_host_is_said_and_leaves_nothing_behind_and_what_ca
     with pytest.raises(HostsUnavailable, match="no kernel of ours"):
         on_hosts("", bytes_per_s=1e6)
     assert inside("true")[0] == "unshare"
-
-
-NOTEBOOK_AS_SCRIPT = """
-import json, os, pathlib
-from IPython.core.interactiveshell import InteractiveShell
-
-shell = InteractiveShell.instance(colors="NoColor")
-values = []
-for cell in json.loads(pathlib.Path("cells.json").read_text()):
-    ran = shell.run_cell(cell)
-    ran.raise_error()
-    values.append(repr(ran.result))
-if os.environ["RANK"] == "0":
-    pathlib.Path("values.json").write_text(json.dumps(values))
-"""
-
-
-@pytest.mark.parametrize("chapter, told", [("04_pipeline_parallel", "ranks 0, 1: {4.0}"), pytest.param(
-    "00_start_here", "ranks 0, 1: 220544", marks=pytest.mark.sweep(words="the cells of 1 notebook of 2"))])
-def test_the_cells_with_a_team_of_a_notebook_run_under_torchrun_with_two_ranks(chapter, told, tmp_path):
-    sources = [cell.source for cell in nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4).cells
-               if cell.cell_type == "code"]
-    cells = [source for source, is_kept in zip(sources, kept(sources, uses_team)) if is_kept]
-    (tmp_path / "cells.json").write_text(json.dumps(cells))
-    run_script(NOTEBOOK_AS_SCRIPT, tmp_path, starter=TORCHRUN)
-    assert told in json.loads((tmp_path / "values.json").read_text())
