@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import order, snapshots
+from tests import snapshots
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE = """#!/bin/bash
@@ -133,7 +133,3 @@ def test_all_values_run_with_sweep_and_of_a_test_that_did_not_run_nothing_is_sai
     text = run("-n", "0", "--sweep", "-m", "sweep")
     assert "FAILED test_swept.py::test_one[3]" in text and "1 failed, 6 passed" in text
     assert "make sweep" not in text and "make sweep" not in run("-n", "0", "-k", "none_of_them")
-
-
-def test_the_files_that_come_first_are_there():
-    assert [path for path in order.LONGEST_FIRST if not (ROOT / path).exists()] == []

@@ -1,8 +1,6 @@
 """Compressed gradients: what each hook sends, what error feedback gives back, what it costs in loss. And the mean
 of unequal batches."""
 
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,8 +23,6 @@ from course_lib.reference import GPT, GPTConfig, train
 from course_lib.runtime import record_communication
 from tests.data_parallel.cases import WIDTH, batch, compare, make, normal
 from tests.ranks import on_ranks
-
-CHAPTER = Path(__file__).parents[2] / "notebooks" / "03_data_parallel.ipynb"
 
 
 class Given(nn.Module):
@@ -92,12 +88,6 @@ def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average():
         sizes = [weight.numel() for weight in model.module.weights][::-1]
         kept = torch.cat([part.flatten() for part in held.split(sizes)][::-1])
         assert (received + kept - total).abs().max() < 1e-4 and (not held.any()) == is_exact
-
-
-def test_a_row_of_the_table_is_all_that_the_benchmark_and_the_chapter_ask_for(monkeypatch):
-    monkeypatch.setitem(HOOKS, "fake", HOOKS["bf16"])
-    assert "fake" in [way.name for way in runpy.run_module("benchmarks.compression")["COMPRESSED"]]
-    assert "in HOOKS.items() if name != " in CHAPTER.read_text(encoding="utf-8")
 
 
 # Each hook by itself
@@ -206,15 +196,6 @@ def test_momentum_is_kept_on_the_ranks_and_restarts_where_it_was_sent():
     assert first == pytest.approx([0.8, 0.4, 0, 0])
     # what stayed behind moves by 0.9 of its momentum more: 0.2 + (0.9 · 0.2 + 0.1 · 2)
     assert second == pytest.approx([0.8, 0, 0.58, 0])
-
-
-def test_every_way_is_compared_with_exact_gradients_at_its_own_rate(monkeypatch, capsys):
-    losses = {"float32, rate 0.001": 2.0, "float32, rate 0.002": 4.0, "the same, twice the rate": 5.0}
-    monkeypatch.setattr(compression, "launch", lambda body, way, *_, **__: [losses.get(way.name, 3.0)])
-    compression.main(seeds=1)
-    table = capsys.readouterr().out
-    assert "the same, twice the rate           25.0   25.0   25.0" in table
-    assert "top-k                              50.0   50.0   50.0" in table
 
 
 @pytest.mark.parametrize("seeds, steps", [(0, 120), (1, 20)])

@@ -8,16 +8,10 @@ from course_lib.expert_parallel import (
     SINGLE,
     MoELayer,
     auxiliary_loss,
-    average_expert_gradients,
     average_gradients,
-    average_replicated_gradients,
     clip_grad_norm_,
-    expert_parameters,
-    load_balancing_loss,
     make_groups,
-    replicated_parameters,
 )
-from course_lib.groups.gradients import add_up
 from tests.expert_parallel.cases import gradients_with_all_experts
 from tests.ranks import on_ranks
 
@@ -92,52 +86,6 @@ def test_groups_must_be_named_where_some_share_the_experts():
                                "that multiply to it")):
         with pytest.raises(ValueError, match=said):
             average_gradients(layer, None, group)
-
-
-@on_ranks(4)
-def test_averages_over_the_copies_of_an_expert_or_over_all_ranks_would_be_found():
-    def by_copies(layer, groups):  # forgets that backward has added up already, over the ranks that share the experts
-        average_expert_gradients(expert_parameters(layer), groups[1], groups[1].size())
-        average_replicated_gradients(replicated_parameters(layer))
-
-    def like_all_else(layer, groups):  # mixes experts that only have the same name
-        average_replicated_gradients(layer.parameters())
-
-    expected = in_one_process()
-    assert ratios(on_a_rank(2, by_copies), expected) == pytest.approx(
-        {name: 2.0 if name.startswith("experts.") else 1.0 for name in expected}, rel=1e-9)
-    assert ratios(on_a_rank(4, like_all_else), expected)["experts.w1"] is None
-
-
-def only_auxiliary(loss, divide_by):
-    """The router's gradient of the auxiliary loss alone, on a rank."""
-    layer = made()
-    layer(batch().chunk(dist.get_world_size())[dist.get_rank()])
-    loss(layer).backward()
-    if layer.router.weight.grad is not None:
-        add_up([layer.router.weight.grad], divide_by=divide_by)
-    return layer.router.weight.grad
-
-
-@on_ranks(2, 4)
-def test_an_auxiliary_loss_that_is_summed_or_counted_alone_or_detached_would_be_found():
-    def right(layer, weight=1.0):
-        return auxiliary_loss(layer, weight)
-
-    def own_counts(layer):
-        return load_balancing_loss(layer.routing.scores, layer.routing.experts)
-
-    def detached(layer):
-        return load_balancing_loss(layer.routing.scores.detach(), layer.routing.experts).requires_grad_()
-
-    n, layer = dist.get_world_size(), made()
-    layer(batch())
-    auxiliary_loss(layer, 1.0, group=SINGLE).backward()
-    expected = layer.router.weight.grad
-    assert torch.allclose(only_auxiliary(right, n), expected, atol=1e-14)
-    assert torch.allclose(only_auxiliary(right, 1), n * expected, atol=1e-14)
-    assert not torch.allclose(only_auxiliary(own_counts, n), expected, rtol=1e-3)
-    assert only_auxiliary(detached, n) is None
 
 
 @on_ranks(1, 4)

@@ -1,6 +1,7 @@
 """A layer whose experts are dealt out gives the results and all gradients of one process, and sends what the formulas
 say. Many cases travel in one launch."""
 
+import itertools
 from copy import deepcopy
 from unittest.mock import patch
 
@@ -91,15 +92,16 @@ def test_the_whole_state_comes_from_any_number_of_ranks_and_a_copied_layer_compu
 
 @on_ranks(2, 3)
 def test_a_rank_holds_a_part_of_the_experts_in_parameters_gradients_and_optimizer():
-    layer = MoELayer(32, 64, 8, activation="swiglu", num_shared=1)
-    optimizer = torch.optim.AdamW(layer.parameters())
-    with record_memory(layer=layer, optimizer=optimizer) as log:
-        layer(torch.randn(16, 32)).sum().backward()
-        optimizer.step()
-    expected = 4 * expert_layer_parameters(32, 64, 8, dist.get_world_size(), dist.get_rank(), gated=True, num_shared=1)
-    held = log.peak_by_kind
-    assert held["parameters"] == held["gradients"] == expected
-    assert held["optimizer_state"] == pytest.approx(2 * expected, rel=0.02)
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for gated, biases, shared in itertools.product((True, False), (True, False), (0, 2)):
+        layer = MoELayer(32, 64, 8, activation="swiglu" if gated else "gelu", bias=biases, num_shared=shared)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        with record_memory(layer=layer, optimizer=optimizer) as log:
+            layer(torch.randn(16, 32)).sum().backward()
+            optimizer.step()
+        expected, held = 4 * expert_layer_parameters(32, 64, 8, n, rank, gated, biases, shared), log.peak_by_kind
+        assert held["parameters"] == held["gradients"] == expected, (gated, biases, shared)
+        assert held["optimizer_state"] == pytest.approx(2 * expected, rel=0.02)
 
 
 def test_a_layer_is_the_same_whatever_it_is_dealt_out_over():

@@ -1,6 +1,5 @@
 """What real ranks hold is said, and drawn cell by cell where it belongs, before and after."""
 
-import sys
 from itertools import product
 
 import pytest
@@ -89,12 +88,3 @@ def test_what_was_mixed_up_or_counted_twice_is_marked():
     mixed, twice = (who_holds_what([one, two], [held, two]).scene().marks for held in (one.flip(0) + two, one + one))
     assert [mark.role for mark in mixed if mark.key.startswith("Who holds what after 0.")].count("wrong") == 2
     assert [mark.text for mark in twice if "after 0" in mark.key and mark.kind == "text"] == ["2 times"] * 2
-
-
-def widget_libraries_after_labelling():
-    label_chunks(0, 1)
-    return sorted({"anywidget", "ipywidgets"} & sys.modules.keys())
-
-
-def test_a_rank_that_labels_its_buffer_does_not_load_the_widget_libraries():
-    assert launch(widget_libraries_after_labelling, world_size=1) == [[]]

@@ -7,13 +7,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.groups.membership import member
 from course_lib.runtime import record_communication
 from course_lib.tensor_parallel import (
     ColumnParallelLinear,
     RowParallelLinear,
     VocabParallelEmbedding,
-    qkv_sections,
     sum_partial_gradients,
     vocab_parallel_cross_entropy,
 )
@@ -75,16 +73,6 @@ def test_columns_and_rows_equal_the_whole_matrix_with_every_option():
     assert agree(whole, ColumnParallelLinear.from_unsplit(whole, gather_output=True), x)
     cut = RowParallelLinear.from_unsplit(whole, input_is_parallel=False)
     assert agree(whole, cut, x) and repr(cut) == f"RowParallelLinear(6 / {dist.get_world_size()}, 12, bias=True)"
-
-
-@on_ranks(3)
-def test_a_fused_matrix_is_cut_in_each_of_its_sections():
-    fused = nn.Linear(4, 24)
-    fused.weight.data[:] = torch.arange(24.0).unsqueeze(1)
-    layer = ColumnParallelLinear.from_unsplit(fused, sections=qkv_sections(6, 3, 2), unit=2)
-    expected = [[0, 1, 2, 3, 12, 13, 18, 19], [4, 5, 6, 7, 14, 15, 20, 21], [8, 9, 10, 11, 16, 17, 22, 23]]
-    assert layer.weight[:, 0].tolist() == expected[dist.get_rank()]
-    assert torch.equal(layer.cuts["weight"].join(layer.weight, member()), fused.weight)
 
 
 @on_ranks(3)
