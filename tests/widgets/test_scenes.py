@@ -9,7 +9,6 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
@@ -20,7 +19,7 @@ from course_lib.pictures.painter import ALIGNED, paint, to_png
 from course_lib.pictures.palette import BLUE, ROLES
 from course_lib.pictures.scene import plain_mark, width_of
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
-from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
+from course_lib.widgets.base import BadParameter, SteppedExplorable
 from tests.widgets.marks import marks_of_film
 from tests.widgets.pictures import size_and_colours
 from tests.widgets.test_marks import SCENES
@@ -280,26 +279,3 @@ def test_frames_follow_the_parameters_and_a_step_beyond_the_last_becomes_the_las
     ring.set_state({"step": 14})
     assert ring.step == 2
     assert repr(widgets.TokenDispatch(capacity_factor=1).capacity_factor) == "1.0"  # a browser says 1 for it
-
-
-def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
-    script = tmp_path / "doubler.js"
-    script.write_text("export default { render() {} };")
-
-    class Doubler(widgets.Explorable, script=script):
-        num = WholeNumber(1, 1, 9).tag(sync=True)
-        controls = ("num",)
-
-        def compute(self):
-            return {"twice": 2 * self.num}
-
-        def sentence(self):
-            return f"Doubler: twice {self.num} is {2 * self.num}"
-
-        def picture(self):
-            return Figure()
-
-    doubler = Doubler(num=3)
-    doubler.num = 4
-    assert (doubler.frames, repr(doubler)) == ({"twice": 8}, "Doubler: twice 4 is 8")
-    assert "function slider" in doubler._esm and doubler._esm.endswith("render() {} };")
