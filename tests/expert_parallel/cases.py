@@ -12,23 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.mixture import (
-    combine_bytes,
-    count_bytes,
-    dispatch_bytes,
-    dropped_rows,
-    expert_capacity,
-    slow_rows,
-    two_level_bytes,
-)
-from course_lib.expert_parallel import (
-    SINGLE,
-    MoELayer,
-    average_gradients,
-    full_state_dict,
-    make_groups,
-    tokens_per_expert,
-)
+from course_lib import expert_parallel as ep
+from course_lib.costs import mixture
 from course_lib.expert_parallel.gradients import gather_experts
 from course_lib.runtime import device, record_communication
 
@@ -61,9 +46,9 @@ def few() -> Iterator[Case]:
                 for k, factor, skew in product((1, 2), (None, 0.75), (0.0, 50.0)))
 
 
-def layer_alone(case: Case) -> MoELayer:
+def layer_alone(case: Case) -> ep.MoELayer:
     """With all of its experts, the same on every rank."""
-    layer = MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, SINGLE, case.activation,
+    layer = ep.MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, ep.SINGLE, case.activation,
                      num_shared=case.num_shared, seed=0, **dict(case.options))
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(case.num_experts, D, generator=generator, dtype=torch.float64, device="cpu")
@@ -91,7 +76,7 @@ def shards_in_one_process(case: Case, num_shards: int) -> tuple[list[Tensor], li
         (out * gradient).sum().div(num_shards).backward()
         outputs.append(out.detach())
         inputs.append(tokens.grad * num_shards)
-        counts.append(tokens_per_expert(layer.routing.experts, case.num_experts, layer.kept).tolist())
+        counts.append(ep.tokens_per_expert(layer.routing.experts, case.num_experts, layer.kept).tolist())
     return outputs, inputs, {name: p.grad for name, p in layer.named_parameters()}, counts
 
 
@@ -101,7 +86,7 @@ def off(given: Tensor | None, expected: Tensor) -> float:
     return (given - expected).abs().max().item() / max(1.0, expected.abs().max().item())
 
 
-def gradients_with_all_experts(layer: MoELayer) -> dict[str, Tensor | None]:
+def gradients_with_all_experts(layer: ep.MoELayer) -> dict[str, Tensor | None]:
     return {name: gather_experts(p.grad, layer.num_experts, layer.member) if name.startswith("experts.") else p.grad
             for name, p in layer.named_parameters()}
 
@@ -110,13 +95,13 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
     """In words. groups: (of those that share the experts, of those that hold the same). how: options of MoELayer."""
     W, rank, R = dist.get_world_size(), dist.get_rank(), groups[0].size()
     outputs, inputs, gradients, counts = shards_in_one_process(case, W)
-    layer = MoELayer.from_unsplit(layer_alone(case), groups[0], **how)
+    layer = ep.MoELayer.from_unsplit(layer_alone(case), groups[0], **how)
     tokens, gradient = tokens_of(rank, case)
     with record_communication() as forward:
         out = layer(tokens.requires_grad_())
     with record_communication() as backward:
         (out * gradient).sum().backward()
-    average_gradients(layer, None, groups[1])
+    ep.average_gradients(layer, None, groups[1])
     found = {"out": out.detach(), "tokens": tokens.grad, **gradients_with_all_experts(layer)}
     for name, expected in {"out": outputs[rank], "tokens": inputs[rank], **gradients}.items():
         if not off(found[name], expected) <= LIMITS[case.dtype]:
@@ -128,14 +113,14 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
         sent = tuple(sum(event.sent_bytes for event in log.events if len(event.group) == how["nodes"][1].size() and
                          (rank + how["nodes"][0].size()) % W in event.group) for log in (forward, backward))
     else:
-        there_and_back = sum(f(of_group, D, w)[place] for f in (dispatch_bytes, combine_bytes))
-        said = how.get("num_chunks", 1) * count_bytes(case.num_experts, R, place) if R > 1 else 0
+        there_and_back = sum(f(of_group, D, w)[place] for f in (mixture.dispatch_bytes, mixture.combine_bytes))
+        said = how.get("num_chunks", 1) * mixture.count_bytes(case.num_experts, R, place) if R > 1 else 0
         expected_bytes, sent = (there_and_back + said, there_and_back), (forward.sent_bytes, backward.sent_bytes)
     factor = case.capacity_factor
-    drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
-                                                  expert_capacity(factor, case.k, N, case.num_experts))
+    drops = 0 if factor is None else mixture.dropped_rows(layer.tokens_per_expert().tolist(),
+                                                  mixture.expert_capacity(factor, case.k, N, case.num_experts))
     dropped = 0 if layer.kept is None else int((~layer.kept).sum())
-    state, whole = full_state_dict(layer), layer_alone(case).state_dict()
+    state, whole = ep.full_state_dict(layer), layer_alone(case).state_dict()
     different = [name for name, value in whole.items() if not torch.equal(state[name], value.cpu())]
     for what, given, expected in (("bytes", sent, expected_bytes), ("rows dropped", dropped, drops),
                                   ("different in the full state", different, [])):
@@ -143,7 +128,7 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
             yield f"{case} {how}: {what} {given}, expected {expected}"
 
 
-def two_level_expected(layer: MoELayer, nodes: tuple) -> tuple[int, int]:
+def two_level_expected(layer: ep.MoELayer, nodes: tuple) -> tuple[int, int]:
     """(forward, backward): bytes that this rank sends over the slow wire, by the formula."""
     intra, inter = nodes
     E_n = layer.num_experts // inter.size()
@@ -151,18 +136,18 @@ def two_level_expected(layer: MoELayer, nodes: tuple) -> tuple[int, int]:
     needed = [{int(e) // E_n for e, k in zip(*of_token) if k} for of_token in zip(layer.routing.experts, kept)]
     everyones: list = [None] * inter.size()
     dist.all_gather_object(everyones, needed, group=inter)
-    rows = slow_rows(needed, inter.rank())[1]  # what I send, and
+    rows = mixture.slow_rows(needed, inter.rank())[1]  # what I send, and
     back = sum(inter.rank() in of_token for place, tokens in enumerate(everyones) if place != inter.rank()
                for of_token in tokens)  # what I send back
     w, k = layer.router.weight.dtype.itemsize, layer.router.k
-    there, _ = two_level_bytes(rows, k, D, w, w)
-    _, home = two_level_bytes(back, k, D, w, w)
+    there, _ = mixture.two_level_bytes(rows, k, D, w, w)
+    _, home = mixture.two_level_bytes(back, k, D, w, w)
     return there + home + 8 * (inter.size() - 1), rows * D * w + back * (D + k) * w
 
 
 def run(drawn: list[Case], ranks_per_group: int, ranks_per_node: int = 0, **how: Any) -> list[str]:
     """On each rank: what went wrong, in words."""
-    groups = make_groups(ranks_per_group)
+    groups = ep.make_groups(ranks_per_group)
     if ranks_per_node:
-        how["nodes"] = make_groups(ranks_per_node)
+        how["nodes"] = ep.make_groups(ranks_per_node)
     return [problem for case in drawn for problem in problems_of(case, groups, **how)]

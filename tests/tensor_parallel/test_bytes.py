@@ -4,7 +4,6 @@ import gc
 
 import torch
 import torch.distributed as dist
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.costs.splitting import split_parameters
@@ -62,21 +61,12 @@ def test_embedding_loss_and_read_out_send_one_btd_each_and_no_logits():
 
 
 def kept_elements(how):
-    """Numbers that a block in training keeps for backward, parameters left out; memory that is shared counts once."""
-    torch.manual_seed(0)
-    block = parallelize(Block(GPTConfig(1, 64, 4, V, 64)), **how)
-    parameters = {p.untyped_storage().data_ptr() for p in block.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        if tensor.untyped_storage().data_ptr() not in parameters:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no other comes to lie there
-        return tensor
-
-    x = torch.randn(2, 64, 64, requires_grad=True)
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        block(x)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) // 4
+    """Numbers that a block in training keeps for backward."""
+    block, x = parallelize(Block(GPTConfig(1, 64, 4, V, 64)), **how), torch.randn(2, 64, 64, requires_grad=True)
+    with record_memory(model=block) as log:
+        y = block(x)
+        kept = log.by_kind["activations"] - y.nbytes
+    return kept // 4
 
 
 @on_ranks(4)

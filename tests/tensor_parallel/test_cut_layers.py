@@ -7,14 +7,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib import tensor_parallel as tp
 from course_lib.runtime import record_communication
-from course_lib.tensor_parallel import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    sum_partial_gradients,
-    vocab_parallel_cross_entropy,
-)
 from tests.ranks import on_ranks
 from tests.tensor_parallel.cases import off
 
@@ -41,10 +35,10 @@ def agree(whole, cut, x):
 @on_ranks(3)
 def test_a_new_layer_has_the_slices_of_the_unsplit_one_with_the_same_seed():
     for whole, cut, dims in [
-        (lambda: nn.Linear(6, 12), lambda: ColumnParallelLinear(6, 12), {"weight": 0, "bias": 0}),
-        (lambda: nn.Linear(12, 6), lambda: RowParallelLinear(12, 6), {"weight": 1}),
-        (lambda: nn.Linear(12, 6, bias=False), lambda: RowParallelLinear(12, 6, bias=False), {"weight": 1}),
-        (lambda: nn.Embedding(12, 6), lambda: VocabParallelEmbedding(12, 6), {"weight": 0}),
+        (lambda: nn.Linear(6, 12), lambda: tp.ColumnParallelLinear(6, 12), {"weight": 0, "bias": 0}),
+        (lambda: nn.Linear(12, 6), lambda: tp.RowParallelLinear(12, 6), {"weight": 1}),
+        (lambda: nn.Linear(12, 6, bias=False), lambda: tp.RowParallelLinear(12, 6, bias=False), {"weight": 1}),
+        (lambda: nn.Embedding(12, 6), lambda: tp.VocabParallelEmbedding(12, 6), {"weight": 0}),
     ]:
         torch.manual_seed(3)
         expected = {key: piece(value, dims[key]) if key in dims else value
@@ -58,19 +52,19 @@ def test_a_new_layer_has_the_slices_of_the_unsplit_one_with_the_same_seed():
 def test_columns_and_rows_equal_the_whole_matrix_where_they_take_and_return_all_of_it():
     """In parts: test_models.py."""
     whole, x = nn.Linear(6, 12).double(), inputs(B, T, 6)
-    assert agree(whole, ColumnParallelLinear.from_unsplit(whole, gather_output=True), x)
-    cut = RowParallelLinear.from_unsplit(whole, input_is_parallel=False)
+    assert agree(whole, tp.ColumnParallelLinear.from_unsplit(whole, gather_output=True), x)
+    cut = tp.RowParallelLinear.from_unsplit(whole, input_is_parallel=False)
     assert agree(whole, cut, x) and repr(cut) == f"RowParallelLinear(6 / {dist.get_world_size()}, 12, bias=True)"
 
 
 @on_ranks(2)
 def test_the_gradient_of_a_bias_after_dealt_out_tokens_is_a_part_until_it_is_summed():
     whole, x = nn.Linear(12, 6).double(), inputs(B, T, 12)
-    cut = RowParallelLinear.from_unsplit(whole, sequence_parallel=True)
+    cut = tp.RowParallelLinear.from_unsplit(whole, sequence_parallel=True)
     for layer, given in ((whole, x), (cut, piece(x, -1))):
         layer(given).square().sum().backward()
     assert off(cut.bias.grad, whole.bias.grad) > 0.01
-    sum_partial_gradients([cut.bias])
+    tp.sum_partial_gradients([cut.bias])
     assert off(cut.bias.grad, whole.bias.grad) < 1e-12
 
 
@@ -78,7 +72,7 @@ def test_the_gradient_of_a_bias_after_dealt_out_tokens_is_a_part_until_it_is_sum
 def test_an_embedding_in_parts_equals_the_whole_one_padding_included():
     for padding in (None, 7):
         whole = nn.Embedding(12, 6, padding_idx=padding).double()
-        cut = VocabParallelEmbedding.from_unsplit(whole)
+        cut = tp.VocabParallelEmbedding.from_unsplit(whole)
         tokens = torch.arange(24).view(2, 12) % 12
         for layer in (whole, cut):
             layer(tokens).square().sum().backward()
@@ -97,7 +91,7 @@ def test_cross_entropy_of_logits_in_parts_equals_torchs_with_every_option():
     for (dtype, limit), how in itertools.product(((torch.float64, 1e-12), (torch.float32, 1e-5)), LOSSES):
         marked = targets.masked_fill(targets == 3, how["ignore_index"])
         ours, theirs = (x.detach().to(dtype).requires_grad_() for x in (piece(logits, -1), logits))
-        loss = vocab_parallel_cross_entropy(ours, marked, **how)
+        loss = tp.vocab_parallel_cross_entropy(ours, marked, **how)
         expected = F.cross_entropy(theirs.flatten(0, 1), marked.flatten(), **how).view(loss.shape)
         for value in (loss, expected):
             (value * torch.arange(1.0, value.numel() + 1, dtype=dtype).view(value.shape)).sum().backward()
@@ -109,7 +103,7 @@ def test_cross_entropy_sends_three_numbers_a_token_whatever_the_vocabulary_and_n
     for V, (smoothing, numbers) in itertools.product((12, 1200), ((0.0, 3), (0.1, 4))):
         logits, targets = inputs(B, T, V)[..., :V // 3].float().requires_grad_(), torch.ones(B, T).long()
         with record_communication() as log:
-            loss = vocab_parallel_cross_entropy(logits, targets, label_smoothing=smoothing)
+            loss = tp.vocab_parallel_cross_entropy(logits, targets, label_smoothing=smoothing)
         with record_communication() as backward:
             loss.backward()
         assert (log.calls("all_reduce"), log.message_bytes(), backward.calls()) == (3, numbers * B * T * 4, 0)
@@ -117,16 +111,16 @@ def test_cross_entropy_sends_three_numbers_a_token_whatever_the_vocabulary_and_n
 
 @on_ranks(2)
 def test_all_targets_ignored_is_nan_as_in_torch_and_in_16_bits_the_sum_over_v_is_not_lost():
-    assert vocab_parallel_cross_entropy(inputs(3, 6), torch.full((3,), -100)).isnan()
-    uniform = vocab_parallel_cross_entropy(torch.zeros(2, 3000, dtype=torch.bfloat16), torch.tensor([0, 5999]))
+    assert tp.vocab_parallel_cross_entropy(inputs(3, 6), torch.full((3,), -100)).isnan()
+    uniform = tp.vocab_parallel_cross_entropy(torch.zeros(2, 3000, dtype=torch.bfloat16), torch.tensor([0, 5999]))
     assert uniform.dtype == torch.bfloat16 and abs(uniform.item() - 8.6995) < 0.04  # log 6000
 
 
 @on_ranks(2)
 def test_under_autocast_a_layer_in_parts_computes_in_the_dtype_of_the_whole_one():
     whole, x = nn.Linear(8, 4), torch.randn(2, 4, 8)
-    for cut in (ColumnParallelLinear.from_unsplit(whole, gather_output=True),
-                RowParallelLinear.from_unsplit(whole, input_is_parallel=False)):
+    for cut in (tp.ColumnParallelLinear.from_unsplit(whole, gather_output=True),
+                tp.RowParallelLinear.from_unsplit(whole, input_is_parallel=False)):
         with torch.autocast("cpu", torch.bfloat16):
             y, expected = cut(x), whole(x)
         y.sum().backward()
@@ -136,7 +130,7 @@ def test_under_autocast_a_layer_in_parts_computes_in_the_dtype_of_the_whole_one(
 
 @on_ranks(2)
 def test_half_of_the_layers_of_an_mlp_may_be_frozen_and_an_input_without_gradient_sends_nothing_back():
-    column, row = ColumnParallelLinear(4, 8), RowParallelLinear(8, 4)
+    column, row = tp.ColumnParallelLinear(4, 8), tp.RowParallelLinear(8, 4)
     column.weight.requires_grad_(False)
     with record_communication() as log:
         row(column(torch.ones(1, 2, 4))).sum().backward()
@@ -149,7 +143,7 @@ def test_half_of_the_layers_of_an_mlp_may_be_frozen_and_an_input_without_gradien
 
 @on_ranks(2)
 def test_a_backward_pass_for_x_alone_sends_its_gradient_and_one_for_the_weight_alone_nothing():
-    column, x = ColumnParallelLinear(4, 8), torch.ones(1, 2, 4, requires_grad=True)
+    column, x = tp.ColumnParallelLinear(4, 8), torch.ones(1, 2, 4, requires_grad=True)
     y = column(x).square().sum()
     expected = torch.autograd.grad(y, [x, column.weight], retain_graph=True)
     for wanted, gradient, calls in ((x, expected[0], 1), (column.weight, expected[1], 0)):

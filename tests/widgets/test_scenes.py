@@ -73,17 +73,6 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_m
     assert widget.current_scene().key != before.key and repr(widget) != sentence
 
 
-@pytest.mark.parametrize("name, given, parameter, choices", [
-    ("BucketOverlap", {"machine": "laptop, gloo"}, "num_ranks", [2, 4, 8, 16]),
-    *(("Stragglers", {"scheme": scheme}, "slack", [0, 1, 2, 4, 8, 16, 32, *last])
-      for scheme, last in (("asynchronous", [None]), ("local", []))),
-    ("PipelineSchedule", {"p": 3}, "slow", [None, 0, 1, 2]), ("RingAllReduce", {"num_ranks": 3}, "step", [*range(5)]),
-    ("CollectiveExplorer", {"algorithm": "hierarchical"}, "num_ranks", [2, 4, 6, 8]),
-    ("FitsOrNot", {"num_devices": 24}, "num_devices", sorted([24, *(2**k for k in range(15))]))])  # one's own joins
-def test_choices_follow_the_other_parameters(name, given, parameter, choices):
-    assert getattr(widgets, name)(**given).parameters()[parameter] == choices
-
-
 @pytest.mark.parametrize("name, given, label, changes", [
     ("BucketOverlap", {"num_ranks": 1024}, "machine", [{"machine": "laptop, gloo", "num_ranks": 16}]),
     ("Stragglers", {"scheme": "asynchronous", "slack": None}, "scheme", [{"scheme": "local", "slack": 32}]),
