@@ -16,7 +16,6 @@ from course_lib.groups.gradients import (
     GradientBucket,
     cut_tensors,
     is_missing,
-    when_complete,
     write_gradient,
 )
 from course_lib.groups.membership import member
@@ -62,29 +61,6 @@ def test_what_arrives_in_16_bits_is_added_in_32_and_several_gathers_are_under_wa
 
 
 # Gradients
-
-class Summing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.sums = nn.Linear(2, 2, bias=False), []
-        when_complete(self.parameters(), self.add_up)
-
-    def add_up(self, parameter):
-        self.sums.append(parameter.grad.sum().item())
-
-
-def test_a_method_is_called_when_gradients_are_complete_and_does_not_keep_its_object_alive():
-    model = Summing()
-    inner, sums = model.layer, model.sums
-    for _ in range(2):
-        inner(torch.ones(1, 2)).sum().backward()
-    assert sums == [4.0, 8.0]
-    whole = weakref.ref(model)
-    del model
-    gc.collect()
-    inner(torch.ones(1, 2)).sum().backward()
-    assert whole() is None and sums == [4.0, 8.0]
-
 
 @pytest.mark.parametrize("layout", runs.LAYOUTS)
 @on_ranks(2)
