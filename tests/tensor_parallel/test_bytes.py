@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.costs.splitting import split_parameters
+from course_lib.costs.splitting import split_layer_bytes, split_parameters
 from course_lib.facts import Shape
 from course_lib.reference import GPT, Block, GPTConfig
 from course_lib.runtime import record_communication, record_memory
@@ -47,7 +47,11 @@ def test_a_layer_sends_four_all_reduces_of_btd_and_dealt_out_the_same_in_halves(
     shared = {("all_reduce", 2 * D * 4): 2, ("all_reduce", D * 4): 2}
     halves = {("all_gather", BTD): 2, ("reduce_scatter", BTD): 2}
     again = {("all_gather", BTD): 4, ("reduce_scatter", BTD): 2}
-    assert {way: of_a_layer(**how) for way, how in WAYS.items()} == {
+    found = {way: of_a_layer(**how) for way, how in WAYS.items()}
+    for way, how in WAYS.items():
+        sent = sum(each for _, each in found[way]) - (of_shared if "sequence_parallel" in how else 0)
+        assert sent == split_layer_bytes(D, B * T, t, 4, "gather_again" in how), way
+    assert found == {
         "TP": [({("all_reduce", BTD): 2}, 2 * all_reduce)] * 2,
         "TP+SP": [(halves, 2 * all_reduce), (halves | shared, 2 * all_reduce + of_shared)],
         "TP+SP again": [(halves, 2 * all_reduce), (again | shared, 3 * all_reduce + of_shared)]}
