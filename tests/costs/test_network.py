@@ -83,7 +83,7 @@ PODS = network_of("H100", pod_devices=int(LLAMA_3_POD.value), oversubscription=L
     (SHARED.group(16), "ring", 12.5), (SHARED.group(2, 8), "ring", 12.5 / 8),  # one message leaves the node
     # pods slow what leaves them, and not a ring that passes once; Llama 3: every 128th GPU, 24 in a pod
     (PODS.group(128, 128), "all_gather", H100.group(128, 128).bytes_per_s("all_gather") / GB),
-    (PODS.group(16_384), "all_gather", 400),
+    (PODS.group(16_384), "all_gather", 400), (PODS.group(16_384), "all_to_all", 50 / 7 / ((16_384 - 3072) / 16_383)),
     # a switch that adds up halves what each sends, but not for four; a tree of two nodes, then rings again
     *((H100.group(n), "all_reduce", 450 / sent) for n, sent in ((2, 1.0), (4, 1.5), (5, 1.0), (8, 1.0))),
     (A100.group(8), "all_reduce", 300 / (2 * 7 / 8)),

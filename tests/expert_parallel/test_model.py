@@ -89,6 +89,18 @@ def test_one_message_counts_for_all_layers_every_choice_of_training_and_none_of_
     assert balancer.tokens_per_expert.sum(1).tolist() == [2 * 4 * 12 * 2] * 2
 
 
+def test_the_bias_brings_idle_experts_back():
+    torch.manual_seed(0)
+    model = ep.moe_gpt(gpt(), 4, k=1, balance=0.0)
+    balancer, router = ep.BiasBalancer(model, rate=0.1), model.blocks[0].mlp.router
+    with torch.no_grad():
+        router.bias[0] = 2.0  # everything goes to expert 0
+    for step in range(30):
+        model(*batches(step, 0, 1, batch_size=8, sequence_length=12))
+        balancer.step()
+    assert balancer.tokens_per_expert[0, 0] < 96 and router.bias.grad is None
+
+
 @pytest.mark.parametrize("wrong, said", [
     (lambda: ep.moe_gpt(ep.moe_gpt(gpt(), 4), 4), "model is a MoEGPT: expected a GPT"),
     (lambda: ep.moe_gpt(gpt(), 4, blocks=[2]), r"blocks=\[2\] of 2: expected numbers from 0 on"),

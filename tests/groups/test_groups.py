@@ -8,17 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.groups.exchange import (
-    start_gather,
-    start_reduce_scatter,
-)
-from course_lib.groups.gradients import (
-    GradientBucket,
-    cut_tensors,
-    is_missing,
-    write_gradient,
-)
+from course_lib.groups.exchange import require_same, start_gather, start_reduce_scatter
+from course_lib.groups.gradients import GradientBucket, cut_tensors, is_missing, write_gradient
 from course_lib.groups.membership import member
+from course_lib.runtime import record_communication
 from tests.checkpoint import runs
 from tests.ranks import on_ranks
 
@@ -48,6 +41,13 @@ def test_a_message_holds_one_dtype_and_at_most_the_cap_in_the_order_in_which_it_
 
 
 # Agreement
+
+@on_ranks(2)
+def test_ranks_that_hold_the_same_find_that_out_in_eight_bytes():
+    with record_communication() as log:
+        require_same(["a", "b"], None, "letters", "the same ones")
+    assert log.message_bytes() == 8 * 2
+
 
 # Exchange
 
@@ -102,6 +102,3 @@ def test_only_what_no_rank_has_is_missing_from_the_sum():
         assert [is_missing(bucket.parts[p]) for p in parameters] == [True, False, False, False]
         assert bucket.gradient[14:].tolist() == [0, 0]  # padding
         assert bucket.parts[everyones].double().mean().item() == pytest.approx(1, rel=1e-2)
-
-
-# Replaced

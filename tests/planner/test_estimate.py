@@ -12,10 +12,7 @@ from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.constants import (
-    MEGATRON_DEEPSPEED,
-    SOFTWARE,
-)
+from course_lib.planner.constants import MEGATRON_DEEPSPEED, SOFTWARE
 from course_lib.planner.estimate import Estimate, estimate, estimate_job
 from course_lib.planner.step import CAUSES
 

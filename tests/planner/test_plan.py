@@ -8,13 +8,7 @@ import pytest
 from course_lib.facts import SC21_LAYOUTS, Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import search
-from course_lib.planner.candidates import (
-    Choices,
-    chunk_counts,
-    micro_batch_sizes,
-    piece_counts,
-    rule_of_thumb,
-)
+from course_lib.planner.candidates import Choices, chunk_counts, micro_batch_sizes, piece_counts, rule_of_thumb
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import MEGATRON_CORE, TORCHTITAN
 from course_lib.planner.estimate import estimate, estimate_job
