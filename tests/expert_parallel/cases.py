@@ -13,7 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import expert_parallel as ep
-from course_lib.costs import mixture
+from course_lib.costs.mixture import (
+    combine_bytes,
+    count_bytes,
+    dispatch_bytes,
+    dropped_rows,
+    expert_capacity,
+    slow_rows,
+    two_level_bytes,
+)
 from course_lib.expert_parallel.gradients import gather_experts
 from course_lib.runtime import device, record_communication
 
@@ -49,7 +57,7 @@ def few() -> Iterator[Case]:
 def layer_alone(case: Case) -> ep.MoELayer:
     """With all of its experts, the same on every rank."""
     layer = ep.MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, ep.SINGLE, case.activation,
-                     num_shared=case.num_shared, seed=0, **dict(case.options))
+                        num_shared=case.num_shared, seed=0, **dict(case.options))
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(case.num_experts, D, generator=generator, dtype=torch.float64, device="cpu")
     weight[:, 0] += torch.arange(case.num_experts, 0, -1, device="cpu") * case.skew
@@ -113,12 +121,12 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
         sent = tuple(sum(event.sent_bytes for event in log.events if len(event.group) == how["nodes"][1].size() and
                          (rank + how["nodes"][0].size()) % W in event.group) for log in (forward, backward))
     else:
-        there_and_back = sum(f(of_group, D, w)[place] for f in (mixture.dispatch_bytes, mixture.combine_bytes))
-        said = how.get("num_chunks", 1) * mixture.count_bytes(case.num_experts, R, place) if R > 1 else 0
+        there_and_back = sum(f(of_group, D, w)[place] for f in (dispatch_bytes, combine_bytes))
+        said = how.get("num_chunks", 1) * count_bytes(case.num_experts, R, place) if R > 1 else 0
         expected_bytes, sent = (there_and_back + said, there_and_back), (forward.sent_bytes, backward.sent_bytes)
     factor = case.capacity_factor
-    drops = 0 if factor is None else mixture.dropped_rows(layer.tokens_per_expert().tolist(),
-                                                  mixture.expert_capacity(factor, case.k, N, case.num_experts))
+    drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
+                                                  expert_capacity(factor, case.k, N, case.num_experts))
     dropped = 0 if layer.kept is None else int((~layer.kept).sum())
     state, whole = ep.full_state_dict(layer), layer_alone(case).state_dict()
     different = [name for name, value in whole.items() if not torch.equal(state[name], value.cpu())]
@@ -136,12 +144,12 @@ def two_level_expected(layer: ep.MoELayer, nodes: tuple) -> tuple[int, int]:
     needed = [{int(e) // E_n for e, k in zip(*of_token) if k} for of_token in zip(layer.routing.experts, kept)]
     everyones: list = [None] * inter.size()
     dist.all_gather_object(everyones, needed, group=inter)
-    rows = mixture.slow_rows(needed, inter.rank())[1]  # what I send, and
+    rows = slow_rows(needed, inter.rank())[1]  # what I send, and
     back = sum(inter.rank() in of_token for place, tokens in enumerate(everyones) if place != inter.rank()
                for of_token in tokens)  # what I send back
     w, k = layer.router.weight.dtype.itemsize, layer.router.k
-    there, _ = mixture.two_level_bytes(rows, k, D, w, w)
-    _, home = mixture.two_level_bytes(back, k, D, w, w)
+    there, _ = two_level_bytes(rows, k, D, w, w)
+    _, home = two_level_bytes(back, k, D, w, w)
     return there + home + 8 * (inter.size() - 1), rows * D * w + back * (D + k) * w
 
 

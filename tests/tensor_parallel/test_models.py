@@ -67,8 +67,8 @@ def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors():
             their_logits, their_loss = theirs(*cases.batch())
             their_loss.backward()
         assert not cases.far({"loss": loss, "logits": logits, **{name: p.grad for name, p in ours.named_parameters()}},
-                       {"loss": their_loss.full_tensor(), "logits": their_logits.to_local(),
-                        **{name: slice_of(p.grad) for name, p in theirs.named_parameters()}})
+                             {"loss": their_loss.full_tensor(), "logits": their_logits.to_local(),
+                              **{name: slice_of(p.grad) for name, p in theirs.named_parameters()}})
 
 
 class Step(nn.Sequential):

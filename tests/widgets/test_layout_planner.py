@@ -8,18 +8,30 @@ from course_lib.facts import model, published_rows
 from course_lib.planner import Choices, cluster, plan
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.rows import in_metric, job_of_row, published_seconds
-from course_lib.widgets import LayoutPlanner, layout_planner
+from course_lib.widgets import LayoutPlanner
+from course_lib.widgets.layout_planner import (
+    HOWS,
+    RUNS,
+    base_of,
+    counts_of,
+    cuts_of,
+    estimate_layout,
+    job_of,
+    nearest_cut,
+    row_of,
+    scene_of,
+)
 
-META, OWN = next(iter(layout_planner.RUNS)), "Llama 3 8B on H100, 1M tokens a step"
+META, OWN = next(iter(RUNS)), "Llama 3 8B on H100, 1M tokens a step"
 
 
 def shown_by(widget):
-    return layout_planner.estimate_layout(widget.run, widget.devices, widget.cut, widget.how)
+    return estimate_layout(widget.run, widget.devices, widget.cut, widget.how)
 
 
-@pytest.mark.parametrize("run", layout_planner.RUNS)
+@pytest.mark.parametrize("run", RUNS)
 def test_a_new_widget_shows_the_run_as_it_was_published(run):
-    shown, base, row = shown_by(LayoutPlanner(run)), layout_planner.base_of(run), layout_planner.row_of(run)
+    shown, base, row = shown_by(LayoutPlanner(run)), base_of(run), row_of(run)
     for name in ("layout", "v", "micro_batch", "recompute", "global_batch", "schedule", "sequence_parallel"):
         assert getattr(shown.estimate.job, name) == getattr(base, name), name
     assert shown.estimate.step_s == estimate_job(base).step_s
@@ -38,35 +50,34 @@ def test_what_a_row_publishes_gives_back_its_value():
 def test_a_prediction_is_never_minus_nothing_off_and_what_does_not_fit_is_said_first():
     shown = shown_by(LayoutPlanner())
     assert ", predicted +0%" in replace(shown, published_s=1.001 * shown.estimate.step_s).detail
-    shown = layout_planner.estimate_layout(META, 1024, "tp8,pp16", "ZeRO-2, all kept")
+    shown = estimate_layout(META, 1024, "tp8,pp16", "ZeRO-2, all kept")
     assert not shown.estimate.fits and shown.finding.startswith("Does not fit: ")
 
 
-@pytest.mark.sweep("run", few=[OWN, *layout_planner.RUNS][:2], all=[OWN, *layout_planner.RUNS],
-                   words=f"every choice for 2 runs of {1 + len(layout_planner.RUNS)}")
+@pytest.mark.sweep("run", few=[OWN, *RUNS][:2], all=[OWN, *RUNS],
+                   words=f"every choice for 2 runs of {1 + len(RUNS)}")
 def test_every_choice_uses_every_device_and_has_a_scene(run):
-    for devices in layout_planner.counts_of(run):
-        for name, cut in layout_planner.cuts_of(run, devices).items():
-            job = layout_planner.job_of(run, devices, *cut, "ZeRO-1, all kept")
+    for devices in counts_of(run):
+        for name, cut in cuts_of(run, devices).items():
+            job = job_of(run, devices, *cut, "ZeRO-1, all kept")
             assert job.layout.world_size == devices and job.num_microbatches >= 1
             assert job.num_microbatches * job.micro_batch * job.layout.dp == job.global_batch
-            assert layout_planner.nearest_cut(run, devices, name) == name
-        last = next(reversed(layout_planner.cuts_of(run, devices)))
-        for how in layout_planner.HOWS:
-            assert layout_planner.scene_of(run=run, devices=devices, cut=last, how=how).headline
+            assert nearest_cut(run, devices, name) == name
+        last = next(reversed(cuts_of(run, devices)))
+        assert all(scene_of(run=run, devices=devices, cut=last, how=how).headline for how in HOWS)
 
 
 def test_another_number_of_devices_keeps_the_cut_where_it_can():
     controls = {control.label: control for control in LayoutPlanner.list_controls(LayoutPlanner().settings())}
     assert {choice.change["cut"] for choice in controls["devices"].choices} == {"tp8,pp16"}
-    assert layout_planner.nearest_cut(META, 16_384, "tp3,pp5") == "tp8,pp16"
+    assert nearest_cut(META, 16_384, "tp3,pp5") == "tp8,pp16"
 
 
 def test_any_model_on_any_devices_begins_as_planned_for_the_fewest_and_stands_beside_other_models_on_them():
     widget = LayoutPlanner(model="Llama 3 8B", device="H100", tokens="1M")
-    assert widget.run == OWN and widget.devices == 8 and layout_planner.counts_of(OWN)[:3] == (8, 16, 32)
+    assert widget.run == OWN and widget.devices == 8 and counts_of(OWN)[:3] == (8, 16, 32)
     best = plan(model("Llama 3 8B"), cluster("H100", 8), 128, choices=Choices(tensor=(1, 2, 4, 8, 16), context=(1,)))[0]
-    assert (layout_planner.base_of(OWN).layout, layout_planner.base_of(OWN).v) == (best.layout, best.job.v)
+    assert (base_of(OWN).layout, base_of(OWN).v) == (best.layout, best.job.v)
     shown = shown_by(widget)
     assert shown.published_s is None and shown.estimate.fits
     assert shown.estimate.step_s == pytest.approx(best.step_s, rel=0.05)
