@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 
@@ -114,11 +112,6 @@ def test_a_mistake_is_one_line_and_ends_with_2(capsys, asked, told):
         main(asked.split())
     text = capsys.readouterr().err
     assert ended.value.code == 2 and told in text and text.count("\n") == 1
-
-
-def test_it_starts_as_a_module():
-    ran = subprocess.run([sys.executable, "-m", "course_lib.planner", "--gpus", "8"], capture_output=True, text=True)
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
 
 
 def test_a_config_of_hugging_face_is_a_model(capsys, tmp_path):

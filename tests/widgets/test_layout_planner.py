@@ -85,10 +85,3 @@ def test_any_model_on_any_devices_begins_as_planned_for_the_fewest_and_stands_be
     assert chosen.estimate.layout.dp == 8
     runs = [choice.change["run"] for choice in LayoutPlanner.list_controls(widget.settings())[0].choices]
     assert {OWN, "Llama 3 70B on H100, 1M tokens a step", META} <= {*runs}
-
-
-def test_experts_messages_have_a_row_and_no_other_layout_has_one():
-    for settings, has_experts in ({"model": "Mixtral 8x7B", "device": "H100", "tokens": "1M"}, True), ({}, False):
-        widget = LayoutPlanner(**settings)
-        assert (shown_by(widget).estimate.layout.ep > 1) == has_experts
-        assert ("time ep" in {mark.key for mark in widget.current_scene().marks}) == has_experts

@@ -9,7 +9,6 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
@@ -20,7 +19,7 @@ from course_lib.pictures.painter import ALIGNED, paint, to_png
 from course_lib.pictures.palette import BLUE, ROLES
 from course_lib.pictures.scene import plain_mark, width_of
 from course_lib.widgets.activation_memory import CORE, SPLIT, WHOLE
-from course_lib.widgets.base import BadParameter, SteppedExplorable, WholeNumber
+from course_lib.widgets.base import BadParameter, SteppedExplorable
 from tests.widgets.marks import marks_of_film
 from tests.widgets.pictures import size_and_colours
 from tests.widgets.test_marks import SCENES
@@ -72,17 +71,6 @@ def test_every_choice_of_every_control_is_listed_and_can_be_shown_and_a_change_m
         for name, value in change.items():
             setattr(widget, name, value)
     assert widget.current_scene().key != before.key and repr(widget) != sentence
-
-
-@pytest.mark.parametrize("name, given, parameter, choices", [
-    ("BucketOverlap", {"machine": "laptop, gloo"}, "num_ranks", [2, 4, 8, 16]),
-    *(("Stragglers", {"scheme": scheme}, "slack", [0, 1, 2, 4, 8, 16, 32, *last])
-      for scheme, last in (("asynchronous", [None]), ("local", []))),
-    ("PipelineSchedule", {"p": 3}, "slow", [None, 0, 1, 2]), ("RingAllReduce", {"num_ranks": 3}, "step", [*range(5)]),
-    ("CollectiveExplorer", {"algorithm": "hierarchical"}, "num_ranks", [2, 4, 6, 8]),
-    ("FitsOrNot", {"num_devices": 24}, "num_devices", sorted([24, *(2**k for k in range(15))]))])  # one's own joins
-def test_choices_follow_the_other_parameters(name, given, parameter, choices):
-    assert getattr(widgets, name)(**given).parameters()[parameter] == choices
 
 
 @pytest.mark.parametrize("name, given, label, changes", [
@@ -280,26 +268,3 @@ def test_frames_follow_the_parameters_and_a_step_beyond_the_last_becomes_the_las
     ring.set_state({"step": 14})
     assert ring.step == 2
     assert repr(widgets.TokenDispatch(capacity_factor=1).capacity_factor) == "1.0"  # a browser says 1 for it
-
-
-def test_a_new_widget_is_two_files_and_three_methods(tmp_path):
-    script = tmp_path / "doubler.js"
-    script.write_text("export default { render() {} };")
-
-    class Doubler(widgets.Explorable, script=script):
-        num = WholeNumber(1, 1, 9).tag(sync=True)
-        controls = ("num",)
-
-        def compute(self):
-            return {"twice": 2 * self.num}
-
-        def sentence(self):
-            return f"Doubler: twice {self.num} is {2 * self.num}"
-
-        def picture(self):
-            return Figure()
-
-    doubler = Doubler(num=3)
-    doubler.num = 4
-    assert (doubler.frames, repr(doubler)) == ({"twice": 8}, "Doubler: twice 4 is 8")
-    assert "function slider" in doubler._esm and doubler._esm.endswith("render() {} };")
