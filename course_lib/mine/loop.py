@@ -204,8 +204,7 @@ class Shards:
 
     def __init__(self, stage: Stage, zero: bool, me: Member) -> None:
         self.zero, self.me, self.sums = zero, me, defaultdict(float)
-        self.named = {"embedding.token.weight" if name == "head.weight" else name: parameter  # one matrix, two stages
-                      for name, parameter in stage.named_parameters()}
+        self.named = dict(stage.named_parameters())
         self.owned = {name: nn.Parameter(blocks_of(parameter, me)[me.r].clone())
                       for name, parameter in self.named.items()} if zero else self.named
         if zero:
