@@ -42,7 +42,7 @@ SHAPES = {"half a node": (4, 1), "one node": (8, 1), "two whole nodes": (16, 1),
 def activation_memory(read, model, tokens, split, recompute):
     t = {"t = 4": 4, "t = 8": 8}.get(split[-5:], 1)
     sequence, shape = "sequence" in split, facts.model(model).shape
-    at, dropout = read.ticks(), shape.biases
+    at, dropout = read.ticks(), shape.learned_positions
     for number, term in enumerate(activation_terms(shape, 1, tokens, dropout=dropout)):
         kept = 0 if recompute == "full" and number else term.bytes_on_rank(recompute, t, sequence)
         read.rect(f"{term.name} in all", at.span(0, term.num_bytes), role="room")
