@@ -40,8 +40,8 @@ from course_lib.mine.experts import MoE
 from course_lib.mine.holes import AnswerFailed, hole
 from course_lib.mine.memory import my_recomputed, my_ring_all_gather, my_ring_reduce_scatter
 from course_lib.pipeline_parallel import PipelineParallel, Schedule, Stage, find_schedule, validate
-from course_lib.pipeline_parallel.partition import balanced_cuts, layer_costs, layers_of
 from course_lib.pipeline_parallel.schedules import Action, gpipe, interleaved_1f1b, one_f_one_b, zb_h1
+from course_lib.pipeline_parallel.stages import balanced_cuts, layer_costs, layers_of
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import record_communication
 from course_lib.sequence_parallel import local_positions

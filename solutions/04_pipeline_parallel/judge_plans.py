@@ -23,8 +23,8 @@ from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of, trials_of
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
-from course_lib.pipeline_parallel.partition import balanced_cuts
 from course_lib.pipeline_parallel.schedules import one_stage_each
+from course_lib.pipeline_parallel.stages import balanced_cuts
 
 from . import on_rank
 

@@ -21,7 +21,7 @@ from course_lib.grading.gradients import ROUNDING
 from course_lib.grading.registry import exercise
 from course_lib.hybrid_parallel import ParallelLayout
 from course_lib.pipeline_parallel import one_f_one_b, simulate
-from course_lib.pipeline_parallel.partition import balanced_cuts
+from course_lib.pipeline_parallel.stages import balanced_cuts
 from course_lib.planner.candidates import with_zero
 from course_lib.planner.cluster import cluster
 from course_lib.planner.estimate import estimate, estimate_job

@@ -24,7 +24,7 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.published import fit, predict
+from course_lib.pipeline_parallel.simulate import fit_costs, predict_rates
 from tests.pipeline_parallel.cases import any_schedule
 
 COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
@@ -185,8 +185,8 @@ def test_the_sentence_has_both_conventions_and_the_memory_and_numbers_of_numpy_a
 @pytest.mark.parametrize("table", BUBBLE_RATES[:2], ids=lambda table: table.model)
 def test_published_bubble_rates_follow_from_costs_fitted_on_the_smallest_m(table):
     """1.5B and 6.2B; 28.3B, on 32 ranks, takes seconds: the notebook shows it."""
-    costs = fit(table)
+    costs = fit_costs(table)
     assert 0.5 < costs.backward_weight < 0.7 and 0 < costs.p2p < 0.05
-    predicted = predict(table, costs)
+    predicted = predict_rates(table, costs)
     assert len(predicted) == 3 * 4
     assert all(abs(rate - table.rates[m][name].value) < 0.0075 for (m, name), rate in predicted.items())
