@@ -26,8 +26,8 @@ from course_lib import facts
 from course_lib.costs.flops import UTILISATION
 from course_lib.costs.links import Link
 from course_lib.costs.network import Group, Network, all_reduce_s, network_of
-from course_lib.costs.numbers import above_zero
 from course_lib.costs.sharding import cut_buckets
+from course_lib.facts.fact import above_zero
 
 
 def data_parallel_tokens(group: Group, flops_per_s: float, gradient_bytes: float = 2) -> float:
@@ -81,7 +81,6 @@ def smallest_ffn_size(group: Group, flops_per_s: float, gated: bool = True, numb
     return forward, forward / 2
 
 
-MIB = 1 << 20
 ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
 CAPS = (ALONE, 1, 2, 5, 10, 25, 50, 100, 250, 500, TOGETHER)
 GRADIENT_BYTES = 4  # float32

@@ -8,13 +8,13 @@
     mailbox.py      messages between stages
     execute.py      PipelineParallel: a schedule run on real ranks
 
-What the papers say about idle time and memory is in course_lib.costs.bubbles, one line a formula.
+What the papers say about idle time and memory is in course_lib.costs.scaling, one line a formula.
 
 What runs on ranks and what draws loads on first use: ranks do not have to import matplotlib, and schedules as data do
 not need torch.
 """
 
-from course_lib.costs.bubbles import (
+from course_lib.costs.scaling import (
     bubble_of_ideal,
     bubble_of_total,
     naive_bubble,

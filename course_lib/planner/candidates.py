@@ -21,8 +21,8 @@ from typing import Any
 
 from course_lib.costs.flops import count_parameters
 from course_lib.costs.memory import USABLE
-from course_lib.costs.numbers import at_least, positive_share
 from course_lib.facts import Model, Shape
+from course_lib.facts.fact import at_least, positive_share
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import MEGATRON_CORE

@@ -15,7 +15,6 @@ from course_lib.costs.links import (
     slow_down,
 )
 from course_lib.costs.network import Network
-from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
@@ -31,6 +30,7 @@ from course_lib.facts import (
     interconnect,
     measured_collectives,
 )
+from course_lib.facts.fact import above_zero, at_least
 
 UNLIKE_ALL = "A100"  # whose measured all-reduces stand for wires that are like none that was measured
 TORUS_STEP_S = 1e-6

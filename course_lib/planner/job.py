@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from course_lib.costs.activations import RECOMPUTE
-from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
+from course_lib.costs.flops import RECOMPUTE
 from course_lib.costs.memory import OPTIMIZERS
-from course_lib.costs.numbers import at_least
+from course_lib.costs.scaling import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.facts import Model, Shape
+from course_lib.facts.fact import at_least
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import MEGATRON_CORE, Software
@@ -38,7 +38,7 @@ SCHEDULES: dict[str, ScheduleCost] = {
 }
 OFFLOAD = ("none", "optimizer", "all")
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
-# What Megatron-Core can run again alone -> what of costs.activations is then not kept
+# What Megatron-Core can run again alone -> what of costs.flops is then not kept
 MODULES: dict[str, tuple[str, ...]] = {
     "core_attn": (), "layernorm": ("input of q, k, v", "input of the MLP"), "mla_up_proj": ("q", "k", "v"),
     "moe_act": ("their product", "its output"), "shared_experts": (),

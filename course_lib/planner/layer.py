@@ -22,8 +22,7 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import add
 
-from course_lib.costs.activations import ActivationTerm, activation_terms
-from course_lib.costs.flops import matmul_seconds
+from course_lib.costs.flops import ActivationTerm, activation_terms, matmul_seconds
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
 from course_lib.planner.job import MODULES, Job
@@ -31,7 +30,7 @@ from course_lib.planner.rates import Pass, Rates, Seconds, Work, hide_message, w
 
 ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
 LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
-ROWS = ("rows sent to experts", "rows that come back")  # terms of costs.activations that travel to experts
+ROWS = ("rows sent to experts", "rows that come back")  # activation terms of costs.flops that travel to experts
 LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again
 

@@ -23,7 +23,7 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
-from course_lib.costs.activations import activation_bytes_per_layer
+from course_lib.costs.flops import activation_bytes_per_layer
 from course_lib.costs.links import Link, fit_link
 from course_lib.costs.network import Network
 from course_lib.facts import accelerator

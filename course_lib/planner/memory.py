@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from course_lib.costs.activations import activation_terms
+from course_lib.costs.flops import activation_terms
 from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import exp, hypot, log
 
 from course_lib.costs.flops import matmul_seconds
-from course_lib.costs.numbers import above_zero, at_least
+from course_lib.facts.fact import above_zero, at_least
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import CONSTANTS, FITTED, MEGATRON_CORE, Constants, Software
 from course_lib.planner.estimate import Estimate

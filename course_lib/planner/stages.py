@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from course_lib.costs.bubbles import balanced_layers, first_past_the_share
 from course_lib.costs.flops import (
     attention_matrices,
     expert_matrices,
@@ -17,6 +16,7 @@ from course_lib.costs.flops import (
     vectors_of_layer,
 )
 from course_lib.costs.memory import lora_parameters
+from course_lib.costs.scaling import balanced_layers, first_past_the_share
 from course_lib.facts import Shape
 from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from course_lib import facts
-from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
+from course_lib.costs.flops import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend, round_ticks
 from course_lib.pictures.units import BYTES_IN, gigabytes, human_bytes
 from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider

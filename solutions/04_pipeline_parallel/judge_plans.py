@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from course_lib.costs.bubbles import peak_1f1b
+from course_lib.costs.scaling import peak_1f1b
 from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of, trials_of
 from course_lib.grading.spent import Spent, most

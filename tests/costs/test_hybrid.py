@@ -14,9 +14,8 @@ from course_lib.costs.hybrid import (
     step_bytes,
     tensor_bytes,
 )
-from course_lib.costs.mixture import balanced_expert_bytes
 from course_lib.costs.sharding import sent_bytes
-from course_lib.costs.splitting import split_layer_bytes, split_parameters
+from course_lib.costs.splitting import balanced_expert_bytes, split_layer_bytes, split_parameters
 from course_lib.facts import Shape
 
 GPT = Shape(num_layers=2, hidden_size=16, num_heads=4, num_kv_heads=4, ffn_size=64, vocab_size=256, sequence_length=16,

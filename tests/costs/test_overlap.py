@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.costs.links import Link
-from course_lib.costs.overlap import CAPS, MACHINES, MIB, MODELS, BackwardPiece, simulate_overlap
+from course_lib.costs.memory import MIB
+from course_lib.costs.overlap import CAPS, MACHINES, MODELS, BackwardPiece, simulate_overlap
 from course_lib.costs.sharding import cut_buckets
 
 NO_LATENCY = Link(0.0, 1e-9)

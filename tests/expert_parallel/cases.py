@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.mixture import (
+from course_lib.costs.splitting import (
     combine_bytes,
     count_bytes,
     dispatch_bytes,

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.costs.mixture import expert_layer_parameters
+from course_lib.costs.splitting import expert_layer_parameters
 from course_lib.expert_parallel import (
     SINGLE,
     Experts,

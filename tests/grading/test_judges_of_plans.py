@@ -10,9 +10,9 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from course_lib.costs.activations import activation_bytes_per_layer
-from course_lib.costs.bubbles import peak_1f1b
+from course_lib.costs.flops import activation_bytes_per_layer
 from course_lib.costs.links import Link, collective_time
+from course_lib.costs.scaling import peak_1f1b
 from course_lib.facts import Shape, accelerator, model
 from course_lib.grading.chapters import load
 from course_lib.grading.compare import alike

@@ -14,9 +14,8 @@ import torch.distributed as dist
 
 from course_lib.costs import splitting as cp
 from course_lib.costs.links import Link, collective_time
-from course_lib.costs.mixture import split_expert_bytes
 from course_lib.costs.overlap import smallest_ffn_size
-from course_lib.costs.splitting import largest_t, split_layer_bytes
+from course_lib.costs.splitting import largest_t, split_expert_bytes, split_layer_bytes
 from course_lib.expert_parallel import capacity_mask, route
 from course_lib.facts import Shape, measured_collectives
 from course_lib.grading.chapters import load

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers
 from course_lib.costs.flops import step_flops
+from course_lib.costs.scaling import balanced_layers
 from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.costs.bubbles import first_past_the_share
 from course_lib.costs.flops import attention_flops_per_token, forward_flops_per_token, step_flops
 from course_lib.costs.memory import (
     device_memory,
     lora_parameters,
 )
+from course_lib.costs.scaling import first_past_the_share
 from course_lib.facts import Shape, model
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import Choices

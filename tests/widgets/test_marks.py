@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from course_lib import facts, pipeline_parallel, widgets
 from course_lib.collectives.plan import plan
-from course_lib.costs.activations import activation_bytes_per_layer, activation_terms
-from course_lib.costs.memory import device_memory
+from course_lib.costs.flops import activation_bytes_per_layer, activation_terms
+from course_lib.costs.memory import MIB, device_memory
 from course_lib.costs.network import network_of
-from course_lib.costs.overlap import MACHINES, MIB, MODELS, simulate_overlap
+from course_lib.costs.overlap import MACHINES, MODELS, simulate_overlap
 from course_lib.costs.scaling import simulate_stragglers
 from course_lib.costs.splitting import visible_pairs
 from course_lib.hybrid_parallel.layout import ParallelLayout
