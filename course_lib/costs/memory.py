@@ -213,17 +213,6 @@ def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float =
     return Memory(frozen + trained.parameters, trained.gradients, trained.optimizer_state, activations)
 
 
-def offload_seconds(num_parameters: float, wire_bytes_per_s: float, gradient_bytes: float = 2, weight_bytes: float = 2
-                    ) -> float:
-    """Seconds of a step's way to the host and back, where the optimiser's state is: gradients of N numbers there as
-    they are computed with, N new weights back, one after the other over a wire of so many bytes a second each way.
-
-    Adam itself runs on the host, at the speed of its memory. Nothing is hidden here: ZeRO-Offload lets gradients travel
-    beside backward, and an update may run a step late (Ren et al. 2021, section 4).
-    """
-    return num_parameters * (gradient_bytes + weight_bytes) / above_zero(wire_bytes_per_s, "wire_bytes_per_s")
-
-
 SMALLEST_BLOCK, SMALL, OWN_SEGMENT = 512, MIB, 10 * MIB
 SEGMENTS = {True: 2 * MIB, False: 20 * MIB}  # small or not
 

@@ -19,7 +19,6 @@ from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
     MEASURED_MATMUL,
-    STORAGE,
     SYSTEMS,
     Accelerator,
     DeviceVariant,
@@ -116,18 +115,6 @@ class Cluster:
     def num_nodes(self) -> int:
         """Nodes, the last of which may not be full."""
         return -(-self.num_devices // self.devices_per_node)
-
-    @property
-    def host_link_bytes_per_s(self) -> float:
-        """Bytes a second from one device to its host's memory, each way, as the data sheet says."""
-        return interconnect(self.device.host).one_way_bytes_per_s
-
-    @property
-    def host_memory_bytes_per_s(self) -> float:
-        """Bytes a second of the host's memory that a device gets: one socket's, the only one that facts knows, shared.
-        """
-        memory = next(each for each in STORAGE if each.name == "host memory")
-        return memory.bytes_per_s / min(self.devices_per_node, self.num_devices)
 
     @property
     def cards_per_node(self) -> int:

@@ -7,14 +7,14 @@ from functools import cached_property
 from math import exp, hypot, log
 from typing import Any
 
-from course_lib.costs.flops import attention_flops_per_token, forward_flops_per_token, step_flops, utilisation
+from course_lib.costs.flops import step_flops, utilisation
 from course_lib.costs.money import dollars, kilowatt_hours
 from course_lib.facts import PUE_AVERAGE, Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.constants import CONSTANTS, FITTED, Constants
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.memory import host_bytes, memory_bytes, needed_bytes
+from course_lib.planner.memory import memory_bytes, needed_bytes
 from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.stages import stages_at
 from course_lib.planner.step import step_seconds
@@ -52,13 +52,6 @@ class Estimate:
         """Bytes on the fullest device, the sum of all kinds."""
         return sum(self.memory.values())
 
-    @cached_property
-    def host_bytes(self) -> float:
-        """Bytes of the host's memory that one rank's process needs for what is offloaded. Nothing checks whether the
-        host has it.
-        """
-        return host_bytes(self.job, stages_at(self.job, self.rates))
-
     @property
     def fits(self) -> bool:
         """Whether the device can allocate that, with what its allocator takes besides."""
@@ -81,14 +74,9 @@ class Estimate:
 
     @property
     def mfu(self) -> float:
-        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s. The gradients of
-        frozen weights are none of them: 4 in place of 6 for each.
-        """
-        job, s = self.job, self.job.sequence_length
-        flops = step_flops(job.shape, job.global_batch, s)
-        if job.lora_rank:
-            attention = sum(count * attention_flops_per_token(kind, s) for count, kind in job.shape.kinds())
-            flops -= job.tokens * (forward_flops_per_token(job.shape, s) - attention)
+        """The share of the 16-bit peak that the model's FLOPs reach, attention counted in full, s x s."""
+        job = self.job
+        flops = step_flops(job.shape, job.global_batch, job.sequence_length)
         return utilisation(flops, self.step_s, self.num_devices, job.cluster.peak_flops_per_s())
 
     def training_s(self, num_tokens: float) -> float:

@@ -1,6 +1,6 @@
 """What one rank of a real trainer holds at its fullest, by kind: the first stage, which has most micro-batches in
-flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone;
-activations and logits are kept as the software keeps them.
+flight, or the last. Parameters, gradients and the optimiser's state are sharded; activations and logits are kept as the
+software keeps them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from course_lib.costs.flops import activation_terms
-from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
+from course_lib.costs.memory import state_bytes_per_parameter, training_memory
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
     LOGIT_BYTES,
@@ -25,16 +25,13 @@ from course_lib.planner.stages import (
     gathers_once,
     held_numbers,
     matrix_shares,
-    rank_numbers,
     shards_layers,
-    trained_numbers,
     vocabulary_numbers,
 )
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
-READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
 READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
 NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
 GATHERED = ("input of q, k, v", "input of the MLP")  # by sequence parallelism, before products that it cuts
@@ -80,12 +77,6 @@ def needed_bytes(held: dict[str, float]) -> float:
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
-def host_bytes(job: Job, stages: Stages) -> float:
-    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
-    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
-               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
-
-
 def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
     the ranks that hold the same ones.
@@ -94,14 +85,13 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
     for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
-        # Adapters stand beside what is first: there are none beside experts.
-        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
-        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
-        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+        if numbers:
+            of_these = training_memory(numbers, precision_of(job), zero, ranks).by_kind()
+            found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
     # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
     # (set_requires_gradient_sync(False), reduce_dtype=float32).
     adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
-    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
+    if gathers_once(job) or adds_up_whole:
         found["gradients"] = 4 * whole
     if zero == 3 and shards_layers(job):
         share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
@@ -109,22 +99,17 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     return found
 
 
-def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
-    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
-    shards = job.shards(ranks)
-    if not numbers:
-        return Memory(0, 0, 0)
-    if job.lora_rank:
-        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
-                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
-    if job.offload == "none":
-        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
-    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
-    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
-        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
-    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
-    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
+def precision_of(job: Job) -> str:
+    """What the job keeps of a number, as costs.memory.PRECISIONS calls it."""
+    return "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
+
+
+def saved_bytes(job: Job, held: dict[str, float]) -> dict[str, float]:
+    """What the fullest rank would not hold, of `held`, in ways that the planner does not search: in words."""
+    state, precision = held["optimizer_state"], precision_of(job)
+    of_8_bits = state_bytes_per_parameter(precision, "adam8bit") / state_bytes_per_parameter(precision)
+    return {"an 8-bit optimiser": state * (1 - of_8_bits), "the optimiser on the host": state,
+            "adapters in place of the whole model (LoRA)": state + held["gradients"]}
 
 
 def layer_activations(job: Job) -> tuple[float, float]:
@@ -145,7 +130,7 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
-        set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
+        set() if software.activations_eager else set(MADE_AGAIN))
     # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
     narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as the product reads it, in 8 or 4 bits

@@ -178,7 +178,6 @@ class Work:
     software: Software
     precision: str
     modules: tuple[str, ...]
-    lora_rank: int = 0
 
     @property
     def n(self) -> float:
@@ -192,4 +191,4 @@ def work_of(job: Job, recompute: str = "") -> Work:
     return Work(shape=job.shape, t=L.tp, cp=L.cp, ep=L.ep, etp=L.etp, micro_batch=job.micro_batch,
                 s=job.sequence_length, recompute=recompute or job.recompute, sequence_parallel=job.sequence_parallel,
                 flash=job.flash, dropout=job.dropout, imbalance=job.expert_imbalance, software=job.software,
-                precision=job.precision, modules=job.recompute_modules, lora_rank=job.lora_rank)
+                precision=job.precision, modules=job.recompute_modules)

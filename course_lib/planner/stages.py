@@ -15,7 +15,6 @@ from course_lib.costs.flops import (
     shared_matrices,
     vectors_of_layer,
 )
-from course_lib.costs.memory import lora_parameters
 from course_lib.costs.scaling import balanced_layers, first_past_the_share
 from course_lib.facts import Shape
 from course_lib.planner.job import Job
@@ -88,23 +87,15 @@ def held_numbers(job: Job) -> tuple[Numbers, ...]:
     return ((plain, job.plane, L.tp),) + (((of_experts, L.edp, L.ep * L.etp),) if of_experts else ())
 
 
-def trained_numbers(job: Job) -> tuple[Numbers, ...]:
-    """held_numbers of what has gradients: all, or adapters of q and v."""
-    if not job.lora_rank:
-        return held_numbers(job)
-    adapters = lora_parameters(job.shape, job.lora_rank) / job.shape.num_layers / job.layout.tp
-    return ((adapters, job.plane, job.layout.tp),)
-
-
 def vocabulary_numbers(job: Job, ends: int) -> float:
     """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
     return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
 
 
 def rank_numbers(job: Job, stages: Stages) -> list[Numbers]:
-    """As trained_numbers, of the rank that has most: its layers, and an end of the model, or both."""
-    (plain, *where), *others = trained_numbers(job)
-    ends = 0.0 if job.lora_rank else vocabulary_numbers(job, 1 if job.layout.pp > 1 or job.shape.tied else 2)
+    """As held_numbers, of the rank that has most: its layers, and an end of the model, or both."""
+    (plain, *where), *others = held_numbers(job)
+    ends = vocabulary_numbers(job, 1 if job.layout.pp > 1 or job.shape.tied else 2)
     return [(stages.most * plain + ends, *where), *((stages.most * numbers, *where) for numbers, *where in others)]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.costs.flops import pass_seconds
-from course_lib.costs.memory import OPTIMIZERS, PRECISIONS, offload_seconds
 from course_lib.planner.job import Job
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.rates import Pass, Rates, Seconds, hide_message
@@ -18,7 +16,6 @@ from course_lib.planner.stages import (
     scatters_often,
     shards_layers,
     stages_of,
-    trained_numbers,
     vocabulary_numbers,
 )
 
@@ -57,7 +54,7 @@ def accumulation_seconds(job: Job, rates: Rates) -> float:
     if job.num_microbatches == 1:
         return 0.0
     scattered = scatters_often(job)
-    numbers = sum(numbers / (job.shards(ranks) if scattered else 1) for numbers, ranks, _ in trained_numbers(job))
+    numbers = sum(numbers / (ranks if scattered else 1) for numbers, ranks, _ in held_numbers(job))
     return rates.pass_s(3 * job.gradient_bytes * numbers)
 
 
@@ -98,17 +95,11 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
 def message_seconds(job: Job, rates: Rates, op: str, sent: Sequence[Numbers], bytes_per_number: int,
                     messages: float = 0.0) -> float:
     """Seconds of `op` on parameters or gradients among the ranks that have the same. messages: 0 for the software's
-    size. Sharded in groups (HSDP), a group's own; gradients are then added up across groups, each rank's shard of them.
+    size.
     """
-    seconds = 0.0
-    for numbers, ranks, stride in sent:
-        shards, num_bytes = ranks if op == "all_reduce" else job.shards(ranks), bytes_per_number * numbers
-        times = messages or max(1.0, num_bytes / job.software.message_bytes)
-        seconds += rates.network.group(shards, stride).seconds(op, num_bytes, times)
-        if op == "reduce_scatter" and shards < ranks:
-            across = rates.network.group(ranks // shards, stride * shards)
-            seconds += across.seconds("all_reduce", num_bytes / shards, times)
-    return seconds
+    return sum(rates.network.group(ranks, stride).seconds(
+        op, bytes_per_number * numbers, messages or max(1.0, bytes_per_number * numbers / job.software.message_bytes))
+        for numbers, ranks, stride in sent)
 
 
 def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> float:
@@ -118,7 +109,7 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     """
     messages, numbers = MATRICES if job.software.matrix_by_matrix else 1, held_numbers(job)
     gather = message_seconds(job, rates, "all_gather", numbers, rates.number_bytes, messages)
-    scatter = message_seconds(job, rates, "reduce_scatter", trained_numbers(job), job.gradient_bytes, messages)
+    scatter = message_seconds(job, rates, "reduce_scatter", numbers, job.gradient_bytes, messages)
     once, alone = job.layout.zero_stage == 2, gather + scatter
     forward = gather / job.num_microbatches if once else gather
     backward = scatter + (0.0 if once else gather)
@@ -133,21 +124,10 @@ def sharded_seconds(job: Job, rates: Rates, layer: Pass, stages: Stages) -> floa
     return job.num_microbatches * (shown * stages.most + 0.75 * ends + alone)
 
 
-def optimiser_seconds(job: Job, rates: Rates, trained: Sequence[Numbers]) -> float:
-    """Reads and writes 32-bit weights and moments, reads gradients, writes weights: with Adam 30 bytes a number, less
-    what other moments are smaller by, on the device or on its host.
-
-    On the host gradients of the numbers that a rank steps on travel there, with ZeRO-2 and 3 in each micro-batch; new
-    weights travel back, or, where they stay there, before both passes of each.
+def optimiser_seconds(job: Job, rates: Rates, held: Sequence[Numbers]) -> float:
+    """Reads and writes 32-bit weights and moments, reads gradients, writes weights: with Adam 30 bytes a number, 16
+    where there are no 32-bit weights.
     """
-    numbers = sum(numbers / (job.shards(ranks) if job.layout.zero_stage else 1) for numbers, ranks, _ in trained)
-    kept = PRECISIONS["mixed" if job.master else "pure 16-bit"]
-    smaller = OPTIMIZERS["adam"].state_bytes(kept) - OPTIMIZERS[job.optimizer].state_bytes(kept)
-    num_bytes = numbers * ((30 if job.master else 16) - 2 * smaller)
+    numbers = sum(numbers / (ranks if job.layout.zero_stage else 1) for numbers, ranks, _ in held)
     own = rates.step_s + 2 * rates.gathering_s(job.layout.world_size)  # norm and loss
-    if job.offload == "none":
-        return rates.pass_s(num_bytes, STATE_PASSES) + own
-    m, often = job.num_microbatches, job.layout.zero_stage >= 2 or job.plane == 1
-    return pass_seconds(num_bytes, job.cluster.host_memory_bytes_per_s, STATE_PASSES) + own + offload_seconds(
-        numbers, job.cluster.host_link_bytes_per_s, rates.number_bytes * (m if often else 1),
-        rates.number_bytes * (2 * m if job.offload == "all" else 1))
+    return rates.pass_s(numbers * (30 if job.master else 16), STATE_PASSES) + own
