@@ -21,7 +21,6 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     compare.py        published beside predicted: errors by kind of run and by group, MFU in one convention
     fit.py            the constants from the rows marked "calibration"; what is not fitted
     validate.py       published beside predicted as a command, also with sources and effects left out; measured peaks
-    one_step.py       the constants of your cluster, from a step or a message or a product measured on it
     machine.py        this machine, measured
 
 All but the last need nothing but Python. Names load their module on first use.
@@ -38,7 +37,6 @@ load_on_use(__name__, {
     "frameworks": ("shape_from_config",),
     "job": ("Job",),
     "machine": ("Machine", "measure"),
-    "one_step": ("Learned", "learn"),
     "plan": ("Plans", "WhyNot", "plan", "reasons_for", "why_not"),
     "search": ("pareto", "ties"),
     "step": ("CAUSES",),

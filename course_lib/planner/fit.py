@@ -6,9 +6,9 @@ standard deviations sigma; rows have residuals r, log(predicted / published) in 
 
     sum over rows of 2 log(1 + r^2 / 2)  +  sum over unknowns of (theta / sigma)^2
 
-The logarithm lets a row that nothing explains pull less and less (Student's t); with robust=False r^2 stands in its
-place, for measurements that nobody has copied or rounded. The second sum keeps a constant where it was when no row
-knows better. Derivatives are differences. Standard deviations are those of the linear problem at the end.
+The logarithm lets a row that nothing explains pull less and less (Student's t). The second sum keeps a constant where
+it was when no row knows better. Derivatives are differences. Standard deviations are those of the linear problem at the
+end.
 
 An error beside an advice is honest only if a reader can also see what the model was given. A constant that ends where
 it began, as unsure as before, is its prior: whoever calls it fitted says too much. The other numbers (ASSUMED) were
@@ -52,24 +52,21 @@ def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[flo
     return x
 
 
-def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float], robust: bool = True) -> float:
-    """What is to be smallest: squares of residuals, large ones damped where `robust`, and of how far theta is from its
-    priors.
-    """
-    rows = (2 * log1p(r * r / 2) if robust else r * r for r in residuals)
-    return sum(rows) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
+def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float]) -> float:
+    """What is to be smallest: squares of residuals, large ones damped, and of how far theta is from its priors."""
+    return sum(2 * log1p(r * r / 2) for r in residuals) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
 
 
 def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: Sequence[float],
-                tolerance: float, robust: bool = True) -> tuple[list[float], list[float]]:
+                tolerance: float) -> tuple[list[float], list[float]]:
     """(theta, its standard deviations) where the objective is least, from theta = 0 on."""
     theta, n = [0.0] * len(sigma), range(len(sigma))
     r = residuals_at(theta)
-    best, curvature = objective(r, theta, sigma, robust), [[(i == j) / sigma[i] ** 2 for j in n] for i in n]
+    best, curvature = objective(r, theta, sigma), [[(i == j) / sigma[i] ** 2 for j in n] for i in n]
     for _ in range(STEPS):
         slopes = [[(moved - now) / DIFFERENCE for moved, now in zip(
             residuals_at([t + DIFFERENCE * (i == j) for j, t in enumerate(theta)]), r)] for i in n]
-        weighted = [[slope / (1 + robust * now * now / 2) for slope, now in zip(of_one, r)] for of_one in slopes]
+        weighted = [[slope / (1 + now * now / 2) for slope, now in zip(of_one, r)] for of_one in slopes]
         curvature = [[sum(a * b for a, b in zip(weighted[i], slopes[j])) + (i == j) / sigma[i] ** 2 for j in n]
                      for i in n]
         step = solve(curvature, [sum(a * b for a, b in zip(weighted[i], r)) + theta[i] / sigma[i] ** 2 for i in n])
@@ -77,7 +74,7 @@ def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: S
         for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
             tried = [min(max(t - shortened * d, -FARTHEST * s), FARTHEST * s) for t, d, s in zip(theta, step, sigma)]
             r_tried = residuals_at(tried)
-            if (now := objective(r_tried, tried, sigma, robust)) < best - tolerance:
+            if (now := objective(r_tried, tried, sigma)) < best - tolerance:
                 theta, r, best = tried, r_tried, now
                 break
         else:
