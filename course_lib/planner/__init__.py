@@ -7,11 +7,9 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     cluster.py        devices, nodes, wires
     job.py            what is to be trained, on what, cut how; what a pipeline schedule costs
     rates.py          how fast a cluster is with a software; seconds by cause
-    layer.py          seconds of one layer: products, tensor and context parallelism, experts, adapters
-    stages.py         what a rank has of the model, and how ZeRO shares it out
-    step.py           seconds of a step: bubble, data parallelism, optimiser, on the device or its host
-    memory.py         bytes of the fullest device, by kind
-    estimate.py       both, MFU, money, and how sure
+    layer.py          seconds of one layer: products, tensor and context parallelism, experts
+    memory.py         what a rank has of the model, and how ZeRO shares it out; bytes of the fullest device, by kind
+    estimate.py       seconds of a step: bubble, data parallelism, optimiser; memory, MFU, money, and how sure
     candidates.py     what can be built: layouts, chunks, micro-batches; what the papers' rules of thumb choose
     search.py         those that fit, the fastest first; what nearly fits
     plan.py           the search in one call; why other layouts are slower, do not fit, or cannot be built
@@ -32,12 +30,11 @@ load_on_use(__name__, {
     "candidates": ("Choices", "rule_of_thumb"),
     "cluster": ("Cluster", "cluster"),
     "compare": ("MeasuredError", "NoRun", "error_of"),
-    "constants": ("CONSTANTS", "SOFTWARE", "Constant", "Constants", "Software", "find_software"),
-    "estimate": ("Estimate", "estimate"),
+    "constants": ("CONSTANTS", "Constant", "Constants", "SOFTWARE", "Software", "find_software"),
+    "estimate": ("CAUSES", "Estimate", "estimate"),
     "frameworks": ("shape_from_config",),
     "job": ("Job",),
     "machine": ("Machine", "measure"),
     "plan": ("Plans", "WhyNot", "plan", "reasons_for", "why_not"),
     "search": ("pareto", "ties"),
-    "step": ("CAUSES",),
 })

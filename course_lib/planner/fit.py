@@ -25,14 +25,13 @@ from math import exp, expm1, log, log1p, sqrt
 
 from course_lib.costs.network import FEWEST_IN_SWITCH, TREE_ACROSS_S, TREE_INSIDE_S
 from course_lib.planner import constants as given
-from course_lib.planner import layer, memory, step
+from course_lib.planner import layer, memory
 from course_lib.planner.cluster import TORUS_STEP_S
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, GUESS, Constant, Constants
-from course_lib.planner.estimate import UNEXPLAINED
+from course_lib.planner.estimate import MATRICES, STATE_PASSES, UNEXPLAINED, step_seconds
 from course_lib.planner.job import Job
 from course_lib.planner.rates import Rates, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
-from course_lib.planner.step import step_seconds
 
 ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ
 STEPS, DIFFERENCE = 25, 1e-3
@@ -108,13 +107,13 @@ ASSUMED: tuple[Assumed, ...] = (
     Assumed("GATHERED_LAYERS", memory.GATHERED_LAYERS, "layers", "whole at a time under ZeRO-3", DERIVED),
     Assumed("head's gathers under ZeRO", 0.75, "share", "of a gather of both ends' matrices that nothing hides", GUESS),
     Assumed("gather before forward", 0.5, "share", "of a backward pass that hides ZeRO-1's gather of weights", DERIVED),
-    Assumed("MATRICES", step.MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
+    Assumed("MATRICES", MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
     Assumed("LAUNCHED_BY_ATTENTION", layer.LAUNCHED_BY_ATTENTION, "share", "of a layer's operations", GUESS),
     Assumed("LAUNCHED_BY_EXPERTS", layer.LAUNCHED_BY_EXPERTS, "share", "of a layer's operations, more with experts",
             GUESS),
     Assumed("ROUTER_BYTES", layer.ROUTER_BYTES, "bytes", "of a number in the router", DERIVED),
     Assumed("ROUTER_PASSES", layer.ROUTER_PASSES, "passes", "over the router's scores", "counted by hand"),
-    Assumed("STATE_PASSES", step.STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
+    Assumed("STATE_PASSES", STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
     Assumed("OTHER_BYTES", given.OTHER_BYTES, "bytes", "workspaces and buffers of libraries", GUESS),
     Assumed("TREE_INSIDE_S", TREE_INSIDE_S, "s", "a step of a tree in a node", "NCCL's own table (facts)"),
     Assumed("TREE_ACROSS_S", TREE_ACROSS_S, "s", "a step of a tree from node to node", "NCCL's own table (facts)"),

@@ -15,11 +15,9 @@ from math import ceil, inf
 
 from course_lib.planner.candidates import ALL, Asked, Choices, schedules, with_zero, zero_stages
 from course_lib.planner.constants import FITTED
-from course_lib.planner.estimate import Estimate
+from course_lib.planner.estimate import Estimate, step_seconds
 from course_lib.planner.job import Job
-from course_lib.planner.memory import memory_bytes
-from course_lib.planner.stages import stages_at
-from course_lib.planner.step import step_seconds
+from course_lib.planner.memory import memory_bytes, stages_at
 
 TIE = 0.01  # of a step
 SLOWEST = 1.25  # times the best: slower layouts are not listed

@@ -17,8 +17,7 @@ from course_lib.planner.constants import (
     MEGATRON_DEEPSPEED,
     SOFTWARE,
 )
-from course_lib.planner.estimate import Estimate, estimate, estimate_job
-from course_lib.planner.step import CAUSES
+from course_lib.planner.estimate import CAUSES, Estimate, estimate, estimate_job
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
 EXPERTS = replace(SHAPE, ffn_size=2048, num_experts=16, active_experts=2)

@@ -11,9 +11,8 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, NANOTRON, TORCHTITAN, TRAINERS
 from course_lib.planner.estimate import Estimate, estimate
-from course_lib.planner.memory import needed_bytes, saved_bytes
+from course_lib.planner.memory import layer_numbers, needed_bytes, saved_bytes
 from course_lib.planner.plan import plan
-from course_lib.planner.stages import layer_numbers
 
 SHAPE = Shape(num_layers=4, hidden_size=64, num_heads=4, num_kv_heads=4, ffn_size=128, vocab_size=1000,
               sequence_length=32)
