@@ -42,9 +42,8 @@ class Cluster:
 
     node_bytes_per_s: out of a node, all cards together, as the data sheet says. Between TPUs there are no nodes: their
     wires make a torus, of which each axis of a layout has one direction. dollars_per_device_hour: None where facts
-    knows no price. power_share: of the device's power that it is given. pod_devices: 0 for one pod; else out of each
-    pod of so many leads one in `oversubscription` of what their cards carry. between: the network, a name of
-    facts.LINKS; "" for what the device usually has.
+    knows no price. power_share: of the device's power that it is given. between: the network, a name of facts.LINKS; ""
+    for what the device usually has.
     """
 
     device: Accelerator
@@ -52,8 +51,6 @@ class Cluster:
     devices_per_node: int = 8
     node_bytes_per_s: float = 0.0  # 0: a card of the usual kind for each device
     power_share: float = 1.0
-    pod_devices: int = 0
-    oversubscription: float = 1.0
     between: str = ""
 
     def __post_init__(self) -> None:
@@ -61,14 +58,6 @@ class Cluster:
         at_least(self.devices_per_node, 1, "devices_per_node")
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
-        if self.pod_devices % self.devices_per_node or self.pod_devices < 0:
-            raise ValueError(f"pod_devices={self.pod_devices}: expected whole nodes of {self.devices_per_node}, or 0: "
-                             "one pod")
-        if not self.oversubscription >= 1:
-            raise ValueError(f"oversubscription={self.oversubscription}: expected 1 (every card at full speed) or more")
-        if self.oversubscription > 1 and not self.pod_devices:
-            raise ValueError(f"oversubscription={self.oversubscription}: expected pod_devices too, between pods it is "
-                             "that cards share what leads out")
 
     def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
         """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
@@ -79,7 +68,6 @@ class Cluster:
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
         card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
         return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
-                       pod_devices=self.pod_devices, oversubscription=self.oversubscription,
                        mesh=interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
@@ -197,7 +185,7 @@ def find_measured(wire: Interconnect) -> tuple[Interconnect, Link]:
 
 
 def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_per_s: float = 0.0, *,
-            pod_devices: int = 0, oversubscription: float = 1.0, between: str = "") -> Cluster:
+            between: str = "") -> Cluster:
     """`num_devices` of the device that facts calls `name`, with the network of its data sheet or the one given:
     `between`, a name of facts.LINKS, and how much it carries.
 
@@ -210,4 +198,4 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
     return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
-                   pod_devices=pod_devices, oversubscription=oversubscription, between=between)
+                   between)
