@@ -54,13 +54,15 @@ SHOWN = widgets.PipelineSchedule().settings()
         "the overlap of a step": "'GPT-Fake, 1.6B' in overlap.MODELS",
         "its widget": "'GPT-Fake, 1.6B' in str(BucketOverlap.list_controls(BucketOverlap().settings()))",
     }, RELOAD + "from course_lib.costs import overlap\nfrom course_lib.widgets import BucketOverlap\n"),
-    "a device": (FACTS + "hardware.ACCELERATORS += (replace(hardware.accelerator('H100'), name='Fake GPU'),)", {
-        "costs": "network_of('Fake GPU').group(64)",
-        "the planner": "cluster('Fake GPU', 64).num_nodes == 8",
-        "a widget": "'Fake GPU' in fits_or_not.DEVICES",
-        "the widget of wires": "'Fake GPU' in which_wire.DEVICES",
-        "the overlap of a step": "'Fake GPU, 8 in a node, NDR' in overlap.MACHINES",
+    "a device": (FACTS + "hardware.ACCELERATORS += (replace(hardware.accelerator('H100'), name='FakeGPU'),)", {
+        "costs": "network_of('FakeGPU').group(64)",
+        "the planner": "cluster('FakeGPU', 64).num_nodes == 8",
+        "a widget": "'FakeGPU' in fits_or_not.DEVICES",
+        "published rows": "require_row(published_rows()[0] | {'hw': 'FakeGPU'}) is None",
+        "the widget of wires": "'FakeGPU' in which_wire.DEVICES",
+        "the overlap of a step": "'FakeGPU, 8 in a node, NDR' in overlap.MACHINES",
     }, RELOAD + "from course_lib.costs.network import network_of\nfrom course_lib.planner import cluster\n"
+       "from course_lib.facts import published_rows\nfrom course_lib.planner.rows import require_row\n"
        "from course_lib.costs import overlap\nfrom course_lib.widgets import fits_or_not, which_wire\n"),
     "a wire": (FACTS + "links.LINKS += (replace(links.interconnect('InfiniBand NDR'), name='InfiniBand Fake'),)", {
         "costs": "hardware_link('InfiniBand Fake')",
