@@ -4,9 +4,8 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
 (course_lib.facts) and a few constants that are fitted on published runs; and says how far off it was on others.
 
     constants.py      the numbers that no data sheet holds, each with its meaning; training software, by what it does
-    cluster.py        devices, nodes, wires
+    cluster.py        devices, nodes, wires; how fast they are with a software; seconds by cause
     job.py            what is to be trained, on what, cut how; what a pipeline schedule costs
-    rates.py          how fast a cluster is with a software; seconds by cause
     layer.py          seconds of one layer: products, tensor and context parallelism, experts
     memory.py         what a rank has of the model, and how ZeRO shares it out; bytes of the fullest device, by kind
     estimate.py       seconds of a step: bubble, data parallelism, optimiser; memory, MFU, money, and how sure

@@ -23,10 +23,9 @@ from course_lib.costs.memory import USABLE
 from course_lib.facts import Model, Shape
 from course_lib.facts.fact import at_least, positive_share
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.cluster import Cluster, Rates, rates_of
 from course_lib.planner.constants import MEGATRON_CORE
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.rates import Rates, rates_of
 
 BYTES_PER_PARAMETER = 18  # 2 weights, 4 gradients, 12 Adam in mixed precision
 SHARE_FOR_STATE = 0.7  # of the data sheet's memory; activations get the rest

@@ -15,9 +15,9 @@ from course_lib.costs.flops import step_flops, utilisation
 from course_lib.costs.money import dollars, kilowatt_hours
 from course_lib.facts import PUE_AVERAGE, Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.cluster import Cluster, Pass, Rates, Seconds, hide_message
 from course_lib.planner.constants import CONSTANTS, FITTED, Constants
-from course_lib.planner.job import Job, shape_of
+from course_lib.planner.job import Job, rates_of_job, shape_of
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import (
     Numbers,
@@ -33,7 +33,6 @@ from course_lib.planner.memory import (
     stages_of,
     vocabulary_numbers,
 )
-from course_lib.planner.rates import Pass, Rates, Seconds, hide_message, rates_of_job
 
 CAUSES = ("matmul", "memory", "tp", "cp", "ep", "launch", "pp", "bubble", "dp", "optimiser")
 MATRICES = 4  # of a layer, those that are sent on their own: q, k, v together, output, up (and gate), down

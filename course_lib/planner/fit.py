@@ -26,11 +26,10 @@ from math import exp, expm1, log, log1p, sqrt
 from course_lib.costs.network import FEWEST_IN_SWITCH, TREE_ACROSS_S, TREE_INSIDE_S
 from course_lib.planner import constants as given
 from course_lib.planner import layer, memory
-from course_lib.planner.cluster import TORUS_STEP_S
+from course_lib.planner.cluster import TORUS_STEP_S, Rates
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, GUESS, Constant, Constants
 from course_lib.planner.estimate import MATRICES, STATE_PASSES, UNEXPLAINED, step_seconds
-from course_lib.planner.job import Job
-from course_lib.planner.rates import Rates, rates_of_job
+from course_lib.planner.job import Job, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
 
 ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ

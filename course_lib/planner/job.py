@@ -11,8 +11,8 @@ from course_lib.costs.scaling import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.facts import Model, Shape
 from course_lib.facts.fact import at_least
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import MEGATRON_CORE, Software
+from course_lib.planner.cluster import Cluster, Rates, rates_of
+from course_lib.planner.constants import FITTED, MEGATRON_CORE, Constants, Software
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,49 @@ class Job:
         if self.recompute != "full":
             return 0.0
         return min(1.0, self.recompute_layers * self.layout.pp / self.num_layers) if self.recompute_layers else 1.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """All of a job that the time and the memory of one layer depend on, so that they are computed once.
+
+    n: tokens of the micro-batch on this rank. Others as in Job.
+    """
+
+    shape: Shape
+    t: int
+    cp: int
+    ep: int
+    etp: int
+    micro_batch: int
+    s: int
+    recompute: str
+    sequence_parallel: bool
+    flash: bool
+    dropout: bool
+    imbalance: float
+    software: Software
+    precision: str
+    modules: tuple[str, ...]
+
+    @property
+    def n(self) -> float:
+        """Tokens of a micro-batch."""
+        return self.micro_batch * self.s / self.cp
+
+
+def work_of(job: Job, recompute: str = "") -> Work:
+    """The part of a job that decides the time of one layer; `recompute` in the place of the job's own, if given."""
+    L = job.layout
+    return Work(shape=job.shape, t=L.tp, cp=L.cp, ep=L.ep, etp=L.etp, micro_batch=job.micro_batch,
+                s=job.sequence_length, recompute=recompute or job.recompute, sequence_parallel=job.sequence_parallel,
+                flash=job.flash, dropout=job.dropout, imbalance=job.expert_imbalance, software=job.software,
+                precision=job.precision, modules=job.recompute_modules)
+
+
+def rates_of_job(job: Job, constants: Constants = FITTED) -> Rates:
+    """How fast the job's cluster is with its software and precision."""
+    return rates_of(job.cluster, job.software, job.precision, constants)
 
 
 def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,

@@ -25,8 +25,8 @@ from operator import add
 from course_lib.costs.flops import ActivationTerm, activation_terms, matmul_seconds
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
-from course_lib.planner.job import MODULES, Job
-from course_lib.planner.rates import Pass, Rates, Seconds, Work, hide_message, work_of
+from course_lib.planner.cluster import Pass, Rates, Seconds, hide_message
+from course_lib.planner.job import MODULES, Job, Work, work_of
 
 ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
 LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides

@@ -21,6 +21,7 @@ from course_lib.costs.flops import (
 from course_lib.costs.memory import state_bytes_per_parameter, training_memory
 from course_lib.costs.scaling import balanced_layers, first_past_the_share
 from course_lib.facts import Shape
+from course_lib.planner.cluster import Pass, Rates
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
     LOGIT_BYTES,
@@ -29,9 +30,8 @@ from course_lib.planner.constants import (
     LOGIT_NARROW,
     OTHER_BYTES,
 )
-from course_lib.planner.job import MODULES, Job
+from course_lib.planner.job import MODULES, Job, Work, work_of
 from course_lib.planner.layer import head_pass, layer_pass, term_bytes
-from course_lib.planner.rates import Pass, Rates, Work, work_of
 
 Numbers = tuple[float, int, int]  # on a rank; how many ranks have the same; how far apart these stand
 

@@ -30,9 +30,8 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
+from course_lib.planner.job import MODULES, PRECISION_NAMES, Job, rates_of_job
 from course_lib.planner.memory import memory_bytes, stage_bytes, stages_at
-from course_lib.planner.rates import rates_of_job
 
 Row = dict[str, Any]
 # A row's word for hardware where it is not the name in facts. What stands behind it is software.
