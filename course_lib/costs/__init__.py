@@ -21,7 +21,7 @@ What does a rank hold, and what does it send? One file answers for each kind of 
     this course's ZeRO, to the byte        sharding.py, and the most of a step       sharding.py
     chapter 9's trainer, to the byte       hybrid.py, stage by stage                 hybrid.py, axis by axis
       (hybrid_parallel.forecast asks both with a layout)
-    a real trainer, such as Megatron       planner/memory.py                         planner/step.py, in seconds
+    a real trainer, such as Megatron       planner/memory.py                         planner/estimate.py, in seconds
     what a GPU's allocator takes on top    memory.py
 
 Nothing here needs more than Python.
