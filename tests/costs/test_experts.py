@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from course_lib.costs.mixture import (
+from course_lib.costs.splitting import (
     balanced_expert_bytes,
     combine_bytes,
     dispatch_bytes,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import expert_parallel as ep
-from course_lib.costs.mixture import (
+from course_lib.costs.splitting import (
     combine_bytes,
     count_bytes,
     dispatch_bytes,

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import expert_parallel as ep
-from course_lib.costs.mixture import expert_layer_parameters
+from course_lib.costs.splitting import expert_layer_parameters
 from course_lib.expert_parallel import dispatch
 from course_lib.runtime import launch, record_memory, record_timeline
 from tests.expert_parallel.cases import Case, cases, few, layer_alone, run, tokens_of

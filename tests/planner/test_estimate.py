@@ -6,15 +6,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers
 from course_lib.costs.flops import step_flops
+from course_lib.costs.scaling import balanced_layers
 from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.constants import MEGATRON_DEEPSPEED, SOFTWARE
-from course_lib.planner.estimate import Estimate, estimate, estimate_job
-from course_lib.planner.step import CAUSES
+from course_lib.planner.estimate import CAUSES, Estimate, estimate, estimate_job
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
 EXPERTS = replace(SHAPE, ffn_size=2048, num_experts=16, active_experts=2)

@@ -108,7 +108,7 @@ REFUSED = {
     "Stragglers": [{"scheme": "local", "slack": None}, {"slack": True}, {"slack": 33}, {"who": []}],
     "TeamView": [{"name": "bias"}, {"snapshot": [1]}],
     "TokenDispatch": [{"k": 3}, {"balancing": -1}],
-    "WhichWire": [{"call": "broadcast"}, {"group": []}, {"device": "V100"}],
+    "WhichWire": [{"call": "broadcast"}, {"group": []}, {"device": "L40S"}],
     "ZeroMemory": [{"recipe": "fp64"}, {"stage": 4}],
 }
 

@@ -8,8 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.pipeline_parallel import partition
-from course_lib.pipeline_parallel.partition import balanced_cuts, layer_costs
-from course_lib.pipeline_parallel.split_backward import backward_input
+from course_lib.pipeline_parallel.stages import backward_input, balanced_cuts, layer_costs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import Block
 
