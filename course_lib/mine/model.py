@@ -19,7 +19,7 @@ from course_lib.collectives import all_gather_along, copy_to_group, reduce_from_
 from course_lib.groups.membership import Member
 from course_lib.mine.holes import hole
 from course_lib.pipeline_parallel import Stage
-from course_lib.pipeline_parallel.partition import balanced_cuts, layer_costs, layers_of
+from course_lib.pipeline_parallel.stages import balanced_cuts, layer_costs, layers_of
 from course_lib.reference import GPT, GPTConfig
 from course_lib.sequence_parallel import local_positions
 from course_lib.tensor_parallel import vocab_parallel_cross_entropy
