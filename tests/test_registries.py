@@ -26,7 +26,7 @@ schedules.take_turns_twice = take_turns_twice
         "the widget's chooser, with its chunks":
             "'In Turns, v = 3' in [each.label for each in widgets.PipelineSchedule.list_controls(SHOWN)[0].choices]",
         "the widget's comparison":
-            "'In Turns' in [row[0] for row in pipeline_schedule.all_orders(2, 4, 2, None, (1, 1, 1))]",
+            "'In Turns' in [row[0] for row in pipeline_schedule.all_orders(2, 4, 2, None)]",
         "the pretended runs": "'In Turns' in inspect.getclosurevars(TRIALS['pipeline']).nonlocals['ways']",
         "the benchmark": "'In Turns' in benchmark.SCHEDULES",
     }, """

@@ -5,11 +5,11 @@
     folders.py     how a checkpoint comes to be at once, which is the last good one, whose, and whether it is intact
     saving.py      save, also while the step goes on, by the ranks that write together
     loading.py     load, into any layout
-    export.py      from and to a plain state dict, or a safetensors file
+    export.py      as a plain state dict, or a safetensors file
     accidents.py   ranks that are killed, numbers that are wrong, ranks that are slow or wait for ever
 """
 
-from course_lib.checkpoint.export import export_safetensors, import_safetensors, import_state_dict, read_state_dict
+from course_lib.checkpoint.export import export_safetensors, read_state_dict
 from course_lib.checkpoint.folders import DamagedCheckpoint, Run, complete_checkpoints, find, latest, read_manifest
 from course_lib.checkpoint.loading import Loaded, find_intact, load, load_and_verify
 from course_lib.checkpoint.piece import Piece, Placement, State, whole

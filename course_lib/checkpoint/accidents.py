@@ -237,9 +237,6 @@ def find_outliers(norms: Sequence[float], factor: float = 3.0) -> list[int]:
     norms[place]: of gradients of the same parameters, computed from equally many rows. Of two places that differ
     nobody knows which one is wrong: both are found.
     """
-    if len(norms) < 2 or not factor > 1:
-        raise ValueError(f"{len(norms)} norms, factor={factor!r}: expected those of 2 places or more, and a factor "
-                         "above 1")
     found = []
     for place, norm in enumerate(norms):
         others = [other for at, other in enumerate(norms) if at != place and math.isfinite(other)]
@@ -269,9 +266,6 @@ def find_stragglers(seconds: Sequence[Sequence[float]], factor: float = 1.25) ->
     seconds[rank][step]: of computing alone. In whole steps all ranks are equally slow, since all wait for the slowest.
     Medians, so that one late step of a rank, and one slow rank of many, say nothing about the others.
     """
-    if not seconds or not all(seconds) or not factor > 1:
-        raise ValueError(f"seconds of {len(seconds)} ranks, factor={factor!r}: expected steps of each, and a factor "
-                         "above 1")
     usual = [statistics.median(of_rank) for of_rank in seconds]
     middle = statistics.median_low(usual)  # of two ranks: the faster one
     return [rank for rank, of_rank in enumerate(usual) if of_rank > factor * middle]

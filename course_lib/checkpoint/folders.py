@@ -5,7 +5,7 @@
         .metadata                  where in them each box lies: torch's, too
         manifest.json              the step, the run, when it was written, and the size and checksum of each file
     runs/.saving-step_00000060/    one that is being written, or that a crash left: never read, swept away later
-    runs/.lock                     while one saves into a folder, nobody else does; gone when its process ends
+    runs/.lock                     while one holds it, nobody else saves; a process that ends lets go of it
 
 A folder gets its name by one rename, which a file system does wholly or not at all, and only after all it holds is on
 the disk. So at every moment the last complete checkpoint is there: whoever dies, and whenever.
@@ -88,14 +88,9 @@ def step_of(path: Path) -> int:
     return int(NAME.fullmatch(path.name)[1])
 
 
-def latest(folder: str | Path, intact: bool = False) -> Path | None:
-    """The complete checkpoint in `folder` that was written last, or None. `intact`: the last whose files are all as
-    they were written, which reads them.
-    """
-    for path in reversed(complete_checkpoints(folder)):
-        if not intact or not problems_of(path):
-            return path
-    return None
+def latest(folder: str | Path) -> Path | None:
+    """The complete checkpoint in `folder` that was written last, or None."""
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def find(path: str | Path, missing_ok: bool = False) -> Path | None:
@@ -292,37 +287,23 @@ class Lock:
     def take(self) -> None:
         """Take the lock. ValueError, naming the owner, where another run saves into the folder now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        while fcntl is not None and self.descriptor < 0:
-            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = os.read(self.descriptor, 200).decode(errors="replace") or "somebody"
-                self._close()
-                raise ValueError(f"{owner} is saving into {str(self.path.parent)!r} now: expected a folder of this "
-                                 "run's own. Nothing was written") from None
-            except OSError:  # no locks here
-                return
-            if not self._is_there():  # whoever had it has deleted it
-                self._close()
-        if self.descriptor >= 0:
-            os.truncate(self.descriptor, 0)
-            os.write(self.descriptor, f"run {self.run} (host {socket.gethostname()}, process {os.getpid()})".encode())
+        if fcntl is None:
+            return
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self.descriptor, 200).decode(errors="replace") or "somebody"
+            self.release()
+            raise ValueError(f"{owner} is saving into {str(self.path.parent)!r} now: expected a folder of this run's "
+                             "own. Nothing was written") from None
+        except OSError:  # no locks here
+            return
+        os.truncate(self.descriptor, 0)
+        os.write(self.descriptor, f"run {self.run} (host {socket.gethostname()}, process {os.getpid()})".encode())
 
     def release(self) -> None:
-        """Give the lock back and delete its file; nothing where it was not held."""
+        """Give the lock back; nothing where it was not held. Its file stays: who deleted it might delete another's."""
         if self.descriptor >= 0:
-            if self._is_there():
-                self.path.unlink()
-            self._close()
-
-    def _is_there(self) -> bool:
-        """Whether the file that is locked is the one that has the name."""
-        try:
-            return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
-        except FileNotFoundError:
-            return False
-
-    def _close(self) -> None:
-        os.close(self.descriptor)
-        self.descriptor = -1
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -90,12 +90,11 @@ def load_and_verify(path: Path, model: Model, optimizer: torch.optim.Optimizer |
 
 # Which one
 
-def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, list[str]]:
+def find_intact(folder: str | Path) -> tuple[Path | None, list[str]]:
     """The last intact checkpoint of the run that wrote last into `folder`, or the checkpoint that `folder` is; None
     where there is none at all. And what a reader has to hear of it, a sentence each. Collective; it reads all files.
 
-    DamagedCheckpoint where none is intact; with `strict`, and where `folder` is a checkpoint itself, where the last is
-    not.
+    DamagedCheckpoint where none is intact, and where `folder` is a checkpoint itself that is not.
     """
     finish()
     ranks, folder, wrong = all_ranks(), Path(folder), []
@@ -103,7 +102,7 @@ def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, 
     if last is None:
         return None, []
     runs = ranks.first(lambda: {path: origin(path).run for path in complete_checkpoints(last.parent)})
-    run, choices = None, [last] if strict or last == folder else [*reversed(runs)]
+    run, choices = None, [last] if last == folder else [*reversed(runs)]
     for path in choices:
         if run is not None and runs.get(path) not in (run, None):
             continue  # another run's is no earlier state of this one
@@ -113,9 +112,8 @@ def find_intact(folder: str | Path, strict: bool = False) -> tuple[Path | None, 
         except DamagedCheckpoint as error:
             wrong.append((path, error))
             continue
-        return path, [*describe_damage(path, wrong), *describe_others(path, folder, runs)]
-    raise DamagedCheckpoint("; ".join(str(error) for _, error in wrong) + ". Expected an intact checkpoint"
-                            + (": without strict, the last intact one is looked for" if strict else ""))
+        return path, describe_damage(path, wrong)
+    raise DamagedCheckpoint("; ".join(str(error) for _, error in wrong) + ". Expected an intact checkpoint")
 
 
 def describe_damage(path: Path, wrong: Sequence[tuple[Path, DamagedCheckpoint]]) -> list[str]:
@@ -127,19 +125,6 @@ def describe_damage(path: Path, wrong: Sequence[tuple[Path, DamagedCheckpoint]])
     lost = f"{which} lost and will be taken again" if last >= first else "no step is lost"
     return [f"{other.name} is damaged and is passed over: {error}" for other, error in wrong] + [
         f"on from {path}, which is intact: {lost}"]
-
-
-def describe_others(path: Path, folder: Path, runs: Mapping[Path, str | None]) -> list[str]:
-    """Where `folder` holds checkpoints of several runs, or one of a later step that was written before `path`."""
-    if path == folder:
-        return []
-    others = {run for run in runs.values() if run not in (None, runs[path])}
-    said = [f"{folder} holds checkpoints of {len(others) + 1} runs: {path.name}, of run {runs[path]}, is the one that "
-            "was written last"] if others else []
-    earlier = [*runs][:[*runs].index(path)]
-    later = [other for other in earlier if runs[other] == runs[path] and step_of(other) > step_of(path)]
-    return said + ([f"{max(later, key=step_of).name} was written before {path.name}, by a run that went back or by "
-                    f"another one: on from {path.name}, the last that was written"] if later else [])
 
 
 def verify(path: Path, ranks: RankGroup) -> None:

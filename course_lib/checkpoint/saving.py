@@ -110,11 +110,6 @@ class Saving:
         self._written = thread.submit(write, *arguments)
         thread.shutdown(wait=False)  # it ends when that is written
 
-    @property
-    def done(self) -> bool:
-        """Whether this rank has nothing more to do for it."""
-        return self._written.done()
-
     def wait(self) -> Path:
         """Until it is complete: its path. Raises what went wrong."""
         return self._written.result()

@@ -23,17 +23,7 @@ HERE = Path(__file__).resolve().parent
 PLACES = (HERE.parents[1] / "solutions", HERE / "examples")
 NAME = re.compile(r"(\d\d)_\w+")
 
-_loaded: dict[str, dict[str, ModuleType]] = {}  # modules of the places that were left
 __path__ = [str(next((place for place in PLACES if place.is_dir()), PLACES[-1]))]
-
-
-def look_in(place: Path) -> None:
-    """Take the chapters from the folders in `place`, in this process; an exercise of theirs is sent to ranks whole."""
-    names = [name for name in sys.modules if name.startswith(f"{__name__}.")]
-    _loaded[__path__[0]] = {name: sys.modules.pop(name) for name in names}
-    sys.modules.update(_loaded.get(str(place), {}))  # an exercise that the registry knows stays the module's own
-    __path__[:] = [str(place)]
-    folders.cache_clear()
 
 
 @cache

@@ -8,7 +8,7 @@ in another order differs by less than ROUNDING, and a mistake by far more.
     B  rows of one rank's batch      M  bytes of all gradients
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -63,18 +63,16 @@ def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: 
     return Trial(ranks, f"{ranks_of(n)}, {human_bytes(gradient_bytes(ranks[0]))} of gradients")
 
 
-def own_gradients(inputs: dict[str, Any], batches: Iterable[int] = (0,)) -> Gradients:
-    """The sum of one rank's gradients of these batches."""
+def own_gradients(inputs: dict[str, Any]) -> Gradients:
+    """One rank's gradients of its first batch."""
     model = model_of(inputs)
-    for batch in batches:
-        batch_loss(model, inputs["batches"][batch]).backward()
+    batch_loss(model, inputs["batches"][0]).backward()
     return gradients_of(model)
 
 
-def weighted_sum(each: Sequence[Gradients], scale: float = 1.0, weights: Sequence[float] = ()) -> Gradients:
-    """The sum of several gradients, each times its weight where there are some, and all times `scale`."""
-    weights = weights or [1.0] * len(each)
-    return {name: None if first is None else scale * sum(w * gradients[name] for w, gradients in zip(weights, each))
+def weighted_sum(each: Sequence[Gradients], scale: float) -> Gradients:
+    """The sum of several gradients, times `scale`."""
+    return {name: None if first is None else scale * sum(gradients[name] for gradients in each)
             for name, first in each[0].items()}
 
 

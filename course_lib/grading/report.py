@@ -50,7 +50,6 @@ class Report:
     budget: str
     measured: str = ""
     cause: str = ""
-    hint: str = ""
     warned: str = ""  # what Python or torch warned of
     over_budget: float = OVER_BUDGET  # share of the points for what is right and over budget
     hints: tuple[str, ...] = ()  # behind buttons, the next one inside the one before; the last is nearly the code
@@ -73,7 +72,7 @@ class Report:
 
     def _details(self) -> dict[str, str]:
         outcome = "outcome" if self.verdict is Verdict.TRIED else "measured"
-        details = {"why": self.cause, "budget": self.budget, outcome: self.measured, "hint": self.hint,
+        details = {"why": self.cause, "budget": self.budget, outcome: self.measured,
                    "warning": self.warned}
         return {name: text for name, text in details.items() if text}
 
@@ -107,27 +106,19 @@ def hint_buttons(hints: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """The best and the last result of one exercise, as shares of its points: the points may change with the course."""
-
-    best: float = 0.0
-    last: float = 0.0
-
-
-@dataclass(frozen=True)
 class Line:
     """One exercise in the table."""
 
     number: str
     function: str
     out_of: int
-    kept: Shares | None  # None: never checked
+    best: float | None  # share of the points, which may change with the course; None: never checked
     link: str  # relative to the notebook; empty where there is no such file
 
     @property
     def points(self) -> float:
         """Points of the best answer so far; 0 where none was checked."""
-        return self.out_of * self.kept.best if self.kept else 0.0
+        return self.out_of * (self.best or 0.0)
 
     @property
     def is_open(self) -> bool:
@@ -135,11 +126,8 @@ class Line:
         return self.points < self.out_of
 
     def words(self) -> str:
-        """The points in words, and those of the last answer where an earlier one was better."""
-        if self.kept is None:
-            return "not checked yet"
-        later = f", once; {self.out_of * self.kept.last:g} the last time" * (self.kept.last < self.kept.best)
-        return f"{self.points:g} of {self.out_of} points{later}"
+        """The points in words."""
+        return "not checked yet" if self.best is None else f"{self.points:g} of {self.out_of} points"
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +135,7 @@ class Progress(Drawn):
     """The points of all exercises and chapters; it draws itself as a table."""
 
     lines: tuple[Line, ...]
-    trouble: str = ""  # what could not be read
+    trouble: str = ""  # why there are no points
 
     def chapters(self) -> dict[int, list[Line]]:
         """The lines of each chapter."""
@@ -158,7 +146,7 @@ class Progress(Drawn):
 
     def finding(self) -> str:
         begun = [f"chapter {chapter}: {total(lines)}{open_ones(lines)}" for chapter, lines in self.chapters().items()
-                 if any(line.kept for line in lines)]
+                 if any(line.best is not None for line in lines)]
         return "; ".join([*begun, f"in all {total(self.lines)}", *([self.trouble] if self.trouble else [])])
 
     def html(self) -> str:
@@ -172,7 +160,7 @@ class Progress(Drawn):
 
 def is_under_way(lines: list[Line]) -> bool:
     """Whether some of a chapter is done or tried, and some is open."""
-    return any(line.kept for line in lines) and any(line.is_open for line in lines)
+    return any(line.best is not None for line in lines) and any(line.is_open for line in lines)
 
 
 def total(lines: list[Line] | tuple[Line, ...]) -> str:
@@ -197,16 +185,12 @@ def row(line: Line) -> str:
 
 def progress() -> Progress:
     """What the reader has reached so far, by exercise and by chapter."""
-    folder, lines, damaged = progress_folder(), [], []
-    for chapter in folders():
-        for number, (function, out_of) in recorded.of_chapter(chapter)["exercises"].items():
-            kept, aside = read(folder / f"{number}.json")
-            damaged += [aside] if aside else []
-            lines.append(Line(number, function, out_of, kept, link_to(chapter)))
-    trouble = [f"could not be read and begins anew: {', '.join(damaged)}"] * bool(damaged)
-    if any((each / EXAMPLES).exists() for each in folders().values()):
-        trouble.append("this copy gives no points: your teacher's grader does")
-    return Progress(tuple(lines), "; ".join(trouble))
+    folder = progress_folder()
+    lines = [Line(number, function, out_of, read_best(folder / f"{number}.json"), link_to(chapter))
+             for chapter in folders()
+             for number, (function, out_of) in recorded.of_chapter(chapter)["exercises"].items()]
+    no_points = any((each / EXAMPLES).exists() for each in folders().values())
+    return Progress(tuple(lines), "this copy gives no points: your teacher's grader does" * no_points)
 
 
 def keep(report: Report) -> None:
@@ -215,33 +199,22 @@ def keep(report: Report) -> None:
         return
     path = progress_folder() / f"{report.number}.json"
     try:
-        before, _ = read(path)
-        share = report.points / report.out_of
+        best = max(report.points / report.out_of, read_best(path) or 0.0)
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump({"best": max(share, before.best if before else 0.0), "last": share}, file)
+            json.dump({"best": best}, file)
         os.replace(file.name, path)  # whole or not at all, whoever reads meanwhile
     except OSError:
         pass
 
 
-def read(path: Path) -> tuple[Shares | None, str]:
-    """What is kept at `path`, and the name under which a damaged file was put aside ("": it was not)."""
+def read_best(path: Path) -> float | None:
+    """The best share that is kept at `path`; None where there is none, or none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        kept = Shares(float(found["best"]), float(found["last"]))
-        if not (0 <= kept.best <= 1 and 0 <= kept.last <= 1):
-            raise ValueError(path)
-        return kept, ""
-    except OSError:
-        return None, ""
-    except (ValueError, KeyError, TypeError):
-        aside = path.with_suffix(".damaged")
-        try:
-            os.replace(path, aside)
-        except OSError:
-            pass
-        return None, aside.name
+        best = float(json.loads(path.read_text(encoding="utf-8"))["best"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return best if 0 <= best <= 1 else None
 
 
 def progress_folder() -> Path:

@@ -34,9 +34,8 @@ from course_lib.runtime.instruments.communication import CommunicationLog
 Attempts = Callable[[Exercise, Callable, Trial], Results]  # `attempt` on the ranks of a trial; raises LaunchError
 # A place that is not the reader's: the grader's, torch's, any other library's.
 OURS = re.compile(r"\s*(course_lib[/\\]|\S*(?:on_rank|judge\w*)\.py|\S*site-packages[/\\]|\S*lib[/\\]python3)")
-# f() missing 1 required positional argument, f() takes 1 positional argument but 2 were given
-MISFIT = re.compile(r"TypeError: (?:\S*\.)?(\w+)\(\) (?:missing (\d+) required positional|takes .*? but (\d+) "
-                    r"(?:positional arguments? )?(?:was|were) given)")
+# Copy.forward() missing 1 required positional argument, Copy.forward() takes 1 positional argument but 2 were given
+MISFIT = re.compile(r"TypeError: (?:\S*\.)?(forward|backward)\(\) (?:missing \d+ required positional|takes .*? but \d)")
 AT = re.compile(r"( failed) at (.*?, line \d+)")
 
 
@@ -47,16 +46,15 @@ class NotPassed(AssertionError):
         return str(self).splitlines()
 
 
-def check(number: str, function: Callable, hint: int = 0) -> Report:
+def check(number: str, function: Callable) -> Report:
     """Run the reader's `function` for the exercise `number` on ranks: is it correct, or what is wrong, and why?
 
-    What does not pass has a button for each hint, the third one nearly being the code. hint: 1, 2 or 3 adds that hint
-    to the report at once; 0, none.
+    What does not pass has a button for each hint, the third one nearly being the code.
 
     Where nbgrader itself executes the notebook (its Validate button, or autograde without TrustedGrade) what does not
     pass must fail the cell: NotPassed is raised there.
 
-    ValueError for an unknown number, a function of another name, or another hint; TypeError for what is no function.
+    ValueError for an unknown number or a function of another name; TypeError for what is no function.
     """
     asked = exercise(number)
     if not inspect.isfunction(function):
@@ -64,18 +62,15 @@ def check(number: str, function: Callable, hint: int = 0) -> Report:
                         f"given a {type(function).__name__}")
     if function.__name__ != asked.function:
         raise ValueError(f"check({number!r}, ...) expects the function {asked.function}: given {function.__name__}")
-    hints = recorded.hints(number)
-    if type(hint) is not int or not 0 <= hint <= len(hints):
-        raise ValueError(f"hint={hint!r}: expected 0 to {len(hints)}")
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
-        report = check_exercise(asked, function, hints[hint - 1] if hint else "")
+        report = check_exercise(asked, function)
     if report.verdict is Verdict.TRIED and not executed:  # and where nbgrader executes it, no mark comes of it
         return report
     keep(report)
     if report.passed or executed:
         return report if report.passed else under_nbgrader(report)
-    return replace(report, hints=hints)
+    return replace(report, hints=recorded.hints(number))
 
 
 def under_nbgrader(report: Report) -> Any:
@@ -89,7 +84,7 @@ def under_nbgrader(report: Report) -> Any:
     return report
 
 
-def check_exercise(asked: Exercise, function: Callable, hint: str = "", attempts: Attempts | None = None) -> Report:
+def check_exercise(asked: Exercise, function: Callable, attempts: Attempts | None = None) -> Report:
     """Run `function` through the trials of the exercise `asked`, up to the first that fails; say why it fails.
 
     attempts: runs `attempt` on the ranks of a trial; on new ones, where nobody says how.
@@ -102,7 +97,7 @@ def check_exercise(asked: Exercise, function: Callable, hint: str = "", attempts
         cause = judged.with_cause(known).cause
     verdict = Verdict.TRIED if found.verdict is Verdict.CORRECT and not asked.is_judged else found.verdict
     return Report(asked.number, asked.function, verdict, asked.points, asked.budget, found.measured, cause or "",
-                  hint, found.warned)
+                  found.warned)
 
 
 @dataclass(frozen=True)
@@ -245,27 +240,16 @@ def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
         hint = ""
     elif isinstance(error, LaunchTimeout):
         hint = "Does a loop never end?"
-    return "\n".join([*lines, *explain_parameters(said, function), *asked.meaning(said),
+    return "\n".join([*lines, *explain_context(said, function), *asked.meaning(said),
                       *([hint[:1].upper() + hint[1:]] if hint else [])])
 
 
-def explain_parameters(said: str, function: Callable) -> list[str]:
-    """Where a call does not fit: the learner's own line beside what was expected."""
+def explain_context(said: str, function: Callable) -> list[str]:
+    """Where torch gives a method of an autograd Function one argument more than it takes."""
     found = MISFIT.search(said)
-    if not found:
+    if not found or found[1] == function.__name__:
         return []
-    name, missing, given = found[1], found[2], found[3]
-    method = name.rpartition(".")[2]
-    if method in ("forward", "backward") and name != function.__name__:
-        return [f"Expected {method}(ctx, ...): it begins with ctx, and is a staticmethod."]
-    if name != function.__name__:
-        return []
-    parameters = inspect.signature(function).parameters.values()
-    needed = sum(each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-                 for each in parameters)
-    expected = int(given) if given else needed - int(missing)
-    return [f"Yours is  def {name}{inspect.signature(function)}  (line {function.__code__.co_firstlineno}): "
-            f"expected {expected} parameter{'s' * (expected != 1)}."]
+    return [f"Expected {found[1]}(ctx, ...): it begins with ctx, and is a staticmethod."]
 
 
 def readers_lines(lines: list[str], function: str) -> list[str]:

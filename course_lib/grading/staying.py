@@ -19,8 +19,7 @@ ENDINGS = ("\n  All ranks live", "\n  This ends the team")  # what a team says b
 class StayingAttempts:
     """`check_exercise(asked, function, attempts=ours)` runs on our ranks, of which there are as many teams as sizes."""
 
-    def __init__(self, timeout_s: float = TIME_LIMIT_S) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self) -> None:
         self.teams: dict[int, Team] = {}
         self.num_teams = 0  # that were started: one for each size, and one after each answer that ended or upset one
 
@@ -35,7 +34,7 @@ class StayingAttempts:
         """What `attempt` returns on each rank of the trial. LaunchError in the words of launch."""
         size = trial.world_size
         if size not in self.teams:
-            self.teams[size] = start_ranks(size, device="cpu", timeout=self.timeout_s)
+            self.teams[size] = start_ranks(size, device="cpu", timeout=TIME_LIMIT_S)
             self.num_teams += 1
         team = self.teams[size]
         try:

@@ -15,7 +15,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.lazy import load_on_use
 
 load_on_use(__name__, {
-    "checkpoints": ("resume_run", "save_run", "saver"),
+    "checkpoints": ("resume_run", "save_run"),
     "kinds": ("KINDS", "Kind", "reduce_gradients"),
     "model": ("HybridModel", "gather_whole", "gradient_pieces", "pieces"),
     "optimizer": ("HybridOptimizer", "LearningRate", "clip_grad_norm_"),

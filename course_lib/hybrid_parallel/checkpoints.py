@@ -2,7 +2,7 @@
 
     trainer = HybridTrainer(config, layout, ...)
     resume_run(trainer, "runs/a")                                       from the last checkpoint, if there is one
-    trainer.train(20, after_step=saver("runs/a", every=5, keep=2))      in the background, every fifth step
+    save_run(trainer, "runs/a", keep=2)                                 in the background, while steps go on
     checkpoint.finish()                                                 what is under way, before the rank returns
 
 A trainer's run gets its name at the first save, and carries on that of the checkpoint that it goes on from: nobody
@@ -68,20 +68,7 @@ def save_run(trainer: HybridTrainer, folder: str | Path, keep: int | None = None
                            background=background, run=trainer.run)
 
 
-def saver(folder: str | Path, every: int, keep: int | None = None, overwrite: bool = False,
-          more: Mapping[str, Any] = NO_MORE) -> Callable[[HybridTrainer], None]:
-    """after_step of HybridTrainer.train: saves when `every` divides the number of steps taken."""
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every={every!r}: expected a whole number of steps of at least 1")
-
-    def after_step(trainer: HybridTrainer) -> None:
-        if trainer.step_number % every == 0:
-            save_run(trainer, folder, keep, overwrite=overwrite, more=more)
-
-    return after_step
-
-
-def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = False,
+def resume_run(trainer: HybridTrainer, folder: str | Path, *,
                schedule: Callable[[LearningRate], LearningRate] | None = None) -> checkpoint.Loaded | None:
     """Go on from the last intact checkpoint in `folder`, or from the checkpoint that it is. None, and nothing has
     changed, where there is none yet: a run that is started again by a script begins this way, too. Collective.
@@ -89,10 +76,10 @@ def resume_run(trainer: HybridTrainer, folder: str | Path, *, strict: bool = Fal
     schedule: makes of the run's LearningRate, which was saved, the one to go on with; by default the trainer's own is
     used. Rank 0 says so on stderr where the rate changes, and where a damaged checkpoint had to be passed over.
 
-    DamagedCheckpoint where none is intact; with `strict`, where the last one is not. ValueError where it was trained on
-    other rows: another text, batch size, length of a row or seed.
+    DamagedCheckpoint where none is intact. ValueError where it was trained on other rows: another text, batch size,
+    length of a row or seed.
     """
-    path, said = checkpoint.find_intact(folder, strict)
+    path, said = checkpoint.find_intact(folder)
     if path is None:
         return None
     require_same_data(path, data_of(trainer))

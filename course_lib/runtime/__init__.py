@@ -15,7 +15,6 @@
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
     torch_private.py  what torch keeps to itself and the course uses: all of it is here
-    testing.py      what tests may ask of all this
     doctor.py       is this machine fit for the course?
 
 A process has one of each of these, whoever asks: in the notebook's the pool that ranks come from, and one launch at a
@@ -27,12 +26,12 @@ import sys
 
 from course_lib.lazy import load_on_use
 from course_lib.runtime import context
-from course_lib.runtime.ranks.pools import start_at_each_cell_of as _start_at_each_cell_of
+from course_lib.runtime.ranks.pools import pool as _pool
 
 # The server that forks ranks needs seconds to import torch: in a notebook it does so while this process imports torch
 # itself, below, and while the reader reads. Elsewhere, where perhaps nothing is launched, the first launch starts it.
 if sys.platform == "linux" and context.in_jupyter_kernel():
-    _start_at_each_cell_of(context.ipython_shell())
+    _pool().start()
 
 from course_lib.runtime import launcher
 from course_lib.runtime.context import device

@@ -7,9 +7,7 @@ is told a sentence, since torch's own advice, to call init_process_group, leads 
 """
 
 import atexit
-import difflib
 import gc
-import inspect
 import itertools
 import os
 import pickle
@@ -70,18 +68,10 @@ class Results(list):
         return kind.merge(logs)
 
 
-def launch(
-    fn: Callable[..., Any],
-    *args: Any,
-    world_size: int = 4,
-    backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
-    device: Literal["auto", "cpu"] = "auto",
-    timeout: float = 60.0,
-    seed: int = 0,
-    threads: int = 1,
-    env: dict[str, str] | None = None,
-    **kwargs: Any,
-) -> Results:
+def launch(fn: Callable[..., Any], *args: Any, world_size: int = 4,
+           backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto", device: Literal["auto", "cpu"] = "auto",
+           timeout: float = 60.0, seed: int = 0, threads: int = 1, env: dict[str, str] | None = None, **kwargs: Any
+           ) -> Results:
     """Run `fn(*args, **kwargs)` on `world_size` ranks and return their results in rank order.
 
     fn may be any function, also one defined in a notebook cell. Inside, `torch.distributed` is initialised; `device()`
@@ -106,7 +96,6 @@ def launch(
     """
     check_is_function(fn, "launch")
     check_options(world_size, timeout, seed, threads, env)
-    _check_arguments(fn, args, kwargs)
     if context.in_rank():
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
@@ -143,33 +132,8 @@ def check_options(world_size: int, timeout: float, seed: int, threads: int, env:
         raise ValueError(f"env must be a dict of strings, such as {{'OMP_NUM_THREADS': '2'}}, got {env!r}")
 
 
-def _check_arguments(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> None:
-    """An argument that fn does not take and that was perhaps meant for launch. All else is for fn itself to refuse."""
-    if _takes(fn, args, kwargs):
-        return
-    name = getattr(fn, "__name__", "the function")
-    if args and type(args[-1]) is int and args[-1] > 0 and _takes(fn, args[:-1], kwargs):
-        raise ValueError(f"launch({name}, ..., {args[-1]}) passes {args[-1]} on to {name}, which does not take it: "
-                         f"did you mean world_size={args[-1]}?")
-    own = [each for each, parameter in inspect.signature(launch).parameters.items()
-           if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    for given, value in kwargs.items():
-        near = difflib.get_close_matches(given.lower(), own, n=1, cutoff=0.7)
-        if near and _takes(fn, args, {other: kwargs[other] for other in kwargs if other != given}):
-            raise ValueError(f"neither launch nor {name} takes {given}=...: did you mean {near[0]}={value!r}?")
-
-
-def _takes(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> bool:
-    """False, too, for a function without a signature."""
-    try:
-        inspect.signature(fn).bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
-                          timeout_s: float, seed: int | None) -> Results:
+                          timeout_s: float, seed: int) -> Results:
     """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
 
     Exceptions go up as they are: torchrun reports them and stops the other ranks.
@@ -181,8 +145,7 @@ def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, wor
               f"using {dist.get_world_size()}", file=sys.stderr)
     if context.device().type != "cpu":
         fn, args, kwargs = unpack_call(pack_call(fn, args, kwargs))  # its tensors arrive on this rank's GPU
-    if seed is not None:  # a team's later calls go on with the numbers of the ones before
-        seed_everything(seed)
+    seed_everything(seed)
     recordings.take()  # whatever was recorded outside launch is not this launch's
     result = fn(*args, **kwargs)
     everyone: list[Any] = [None] * dist.get_world_size()

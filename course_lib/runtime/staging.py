@@ -14,8 +14,6 @@ not pass the dispatcher, and is not staged.
 """
 
 import contextlib
-import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,19 +21,14 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Work
 
-from course_lib.runtime import context
 from course_lib.runtime.operations import POINT_TO_POINT, Operation, list_staged_operators
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import OpOverload, dispatch_key, tree_map_only
 
-SAID = "staging-said"
-
 _library: torch.library.Library | None = None  # holds our kernels for as long as it lives
-_said = False
 # C++ holds a Work without its Python half, which has to live for as long as somebody can wait for it: a collective's
 # until it is over, since the functional collectives wait in C++. A message's only until its Python caller has it, and
 # no longer, so that a receive that nobody waits for is given up, as on the CPU.
@@ -45,11 +38,11 @@ _latest = threading.local()
 
 def install() -> None:
     """Stage the operators for this process's kind of GPU. A second call changes nothing."""
-    global _library, _said
+    global _library
     if _library is not None:
         return
     key = dispatch_key(torch.accelerator.current_accelerator().type)
-    _library, _said = torch.library.Library("c10d", "IMPL"), False
+    _library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
         for name, (function, row) in list_staged_operators().items():
@@ -74,7 +67,6 @@ def _make_kernel(operator: OpOverload, function: str, row: Operation) -> Callabl
     def kernel(*arguments: Any) -> Any:
         _latest.work = None  # a receive that was dropped must not take the next one's message
         _check(function, arguments, row.contiguous)
-        _say_once(function)
         copies: list[tuple[Tensor, Tensor]] = []  # (the caller's, the host's) of what is written
         on_host = [_to_host(named, argument, copies) for named, argument in zip(names, arguments)]
         returned = operator(*on_host)
@@ -100,25 +92,6 @@ def _check(function: str, arguments: tuple, contiguous: bool) -> None:
                              f"{list(tensor.shape)}: pass tensor.contiguous()")
     # The GPU may not have computed yet what is to be copied: gloo and the host know nothing of its streams.
     torch.accelerator.current_stream(devices.pop()).synchronize()
-
-
-def _say_once(function: str) -> None:
-    global _said
-    if not _said and dist.get_rank() == 0 and _first_of_its_notebook():
-        print(f"gloo promises no {function} for tensors of a GPU: this call, and all like it, go through the host's "
-              "memory", file=sys.stderr)
-    _said = True
-
-
-def _first_of_its_notebook() -> bool:
-    """Whether no earlier launch has said it: all ranks of a notebook know one folder, those of torchrun know none."""
-    folder = os.environ.get(context.RANK_MARK)
-    try:
-        if folder:
-            open(os.path.join(folder, SAID), "x").close()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _to_host(named: str, argument: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:

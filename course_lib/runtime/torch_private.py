@@ -1,7 +1,7 @@
 """What the course uses of torch and torch calls private: whoever brings the course to a new torch begins here.
 
-Every other file of course_lib takes these names from here, and all of NAMES have to be in the torch that is installed:
-tests/runtime/test_operations.py. They are those of torch 2.13, the version in requirements.lock.
+Every other file of course_lib takes these names from here. tests/runtime/test_torch_private.py says what of the course
+goes without each, and that all are in the torch that is installed. They are those of torch 2.13, in requirements.lock.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,36 +21,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode as current_d
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 __all__ = [
-    "COMPOSITE", "DeviceContext", "NAMES", "OpOverload", "TorchDispatchMode", "abort_groups", "backward_number",
+    "COMPOSITE", "DeviceContext", "OpOverload", "TorchDispatchMode", "abort_groups", "backward_number",
     "current_dispatch_mode", "dispatch_key", "flight_recorder_trace", "function_modes", "group_of_name",
     "name_new_groups", "replace_attribute", "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map",
     "tree_map_only", "tree_unflatten", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
-
-# Where each is in torch, and what of the course goes without it.
-NAMES = {
-    "torch.autograd.Variable._execution_engine": "DDP, ZeRO, FSDP and record_memory, which finish when backward ends",
-    "torch._C._current_graph_task_id": "FSDP, recompute and record_memory, which tell backward passes apart",
-    "torch._C._will_engine_execute_node": "ColumnProduct, which leaves out gradients that nobody wants",
-    "torch._C._DisableTorchDispatch": "record_memory, which does not count what it does itself",
-    "torch._C._autograd._push_saved_tensors_default_hooks": "record_memory, which sees what the reader's hooks save",
-    "torch._C.DispatchKey.CompositeImplicitAutograd": "record_memory, which follows views",
-    "torch._C._dispatch_key_for_device": "staging, which puts its own kernels under c10d's operators",
-    "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
-    "torch._ops.OpOverload": "the recorders, which look at operators",
-    "torch.distributed.distributed_c10d._hash_ranks_to_str": "make_group, whose groups need not be made by all ranks",
-    "torch.distributed.distributed_c10d._resolve_process_group": "record_communication, for functional collectives",
-    "torch.distributed.distributed_c10d._abort_process_group": "start_ranks, which keeps ranks whose collective hangs",
-    "torch.distributed.ProcessGroup._start_coalescing": "record_timeline, which sees batch_isend_irecv as one",
-    "torch.distributed.ProcessGroup._end_coalescing": "record_timeline, which sees batch_isend_irecv as one",
-    "torch.overrides._get_current_function_mode_stack": "recompute, which restores the default device",
-    "torch.utils._device.DeviceContext": "launch, which gives each rank its default device",
-    "torch.utils._python_dispatch.TorchDispatchMode": "the recorders, which see every operator",
-    "torch.utils._python_dispatch._get_current_dispatch_mode": "the recorders, which share one mode",
-    "torch.utils._pytree.tree_flatten": "recompute", "torch.utils._pytree.tree_unflatten": "recompute",
-    "torch.utils._pytree.tree_leaves": "tensors_in", "torch.utils._pytree.tree_map": "FSDP and tensor parallelism",
-    "torch.utils._pytree.tree_map_only": "staging",
-}
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
 
@@ -60,24 +35,15 @@ def when_backward_ends(then: Callable[[], None]) -> None:
     Variable._execution_engine.queue_callback(then)
 
 
-def backward_number() -> int:
-    """Which backward pass this thread is in; -1 outside of all. One that keeps the graph has a number of its own."""
-    return torch._C._current_graph_task_id()
+# Which backward pass this thread is in; -1 outside of all. One that keeps the graph has a number of its own.
+backward_number = torch._C._current_graph_task_id
+without_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees the operators
+dispatch_key = torch._C._dispatch_key_for_device  # what torch.library calls the kernels of a kind of device
 
 
 def will_run(node: Any) -> bool:
     """Whether the backward pass that runs now comes to this node of the graph. AttributeError in a torch without it."""
     return torch._C._will_engine_execute_node(node)
-
-
-def without_dispatch() -> AbstractContextManager[None]:
-    """No dispatch mode sees the operators inside."""
-    return torch._C._DisableTorchDispatch()
-
-
-def dispatch_key(device_type: str) -> str:
-    """What torch.library calls the kernels of a kind of device: `cuda` is CUDA."""
-    return torch._C._dispatch_key_for_device(device_type)
 
 
 def flight_recorder_trace() -> bytes:

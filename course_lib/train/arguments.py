@@ -35,23 +35,14 @@ DESCRIPTION = "Train the course's GPT under any layout, on this machine or, unch
 EXAMPLES = """examples
   8 ranks on this machine:        python -m course_lib.train --layout dp2,pp2,tp2 --micro-batches 4 --steps 50
   your text, in bf16:             python -m course_lib.train --layout dp4,zero3 --text book.txt --precision bf16
-  no bubble:                      python -m course_lib.train --layout pp4 --schedule zb-v --micro-batches 8
   a mixture of experts:           python -m course_lib.train --layout dp4,ep2 --experts 8 --top-k 2 --balance bias
-  measured, and drawn:            python -m course_lib.train --layout cp2,tp2 --metrics run.jsonl --plot run.png
   saved, and gone on with:        python -m course_lib.train --layout dp4 --save runs/a --save-every 20 --steps 100
                                   python -m course_lib.train --layout tp2 --save runs/a --resume runs/a --steps 200
   two hosts, 8 devices each, on each of them (the first one's name is HOST, and RANK 0 there, 1 on the other):
       torchrun --nnodes 2 --node-rank RANK --nproc-per-node 8 --master-addr HOST --master-port 29500 \\
           -m course_lib.train --layout dp4,pp2,tp2 --micro-batches 4 --steps 50
-  started again when a rank dies: torchrun --max-restarts 10 --nproc-per-node 8 -m course_lib.train \\
-                                      --layout dp8 --save runs/a --resume runs/a --steps 1000
-  under Slurm:                    sbatch docs/cluster/train.sbatch
 
-afterwards
-  what is in a folder:            python -m course_lib.train inspect runs/a
-  the loss on held-out text:      python -m course_lib.train evaluate runs/a --text book.txt
-  text from the model:            python -m course_lib.train sample runs/a "def " --tokens 200
-  for other programs:             python -m course_lib.train export runs/a model.safetensors
+afterwards, each with --help:     python -m course_lib.train inspect | evaluate | sample | export runs/a ...
 """
 
 
@@ -128,7 +119,6 @@ def add_checkpoints(arguments: Parser) -> None:
     keeping.add_argument("--resume", type=Path, metavar="DIR", help="go on from the last intact checkpoint in it, or "
                          "from the checkpoint that it is, under any layout. With --save of the same folder: from the "
                          "beginning where there is none yet")
-    keeping.add_argument("--strict", action="store_true", help="refuse to go on where the last checkpoint is damaged")
     keeping.add_argument("--overwrite", action="store_true", help="the checkpoints of another run in --save go, when "
                          "the first one of this run is complete")
 

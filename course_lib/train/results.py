@@ -1,7 +1,7 @@
 """What a checkpoint is good for, as sub-commands: inspect, evaluate, sample and export.
 
-DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All but `evaluate --layout` take one
-process and its memory, whatever the layout was.
+DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All take one process and its memory,
+whatever the layout was.
 """
 
 import argparse
@@ -11,18 +11,13 @@ from datetime import datetime
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from course_lib import checkpoint
 from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
-from course_lib.checkpoint.loading import optimizer_names
-from course_lib.checkpoint.piece import PREFIX
 from course_lib.command_line import Parser, above_zero, whole
-from course_lib.hybrid_parallel import HybridTrainer, LearningRate, ParallelLayout
 from course_lib.reference import GPT, GPTConfig
-from course_lib.reference.text import held_out_rows, load_text
+from course_lib.reference.text import load_text
 from course_lib.reference.training import evaluate as evaluate_alone
-from course_lib.runtime import RankFailed, launch
 from course_lib.train.arguments import PROGRAM, make_model
 
 ROWS = 64
@@ -51,33 +46,12 @@ def describe(path: Path) -> list[str]:
     lines = [f"{path.name}  step {manifest['step']}  run {origin(path).run}  {when:%Y-%m-%d %H:%M:%S}  "
              f"{extra.get('layout', 'no layout named')} on {count(max(1, len(manifest['layout'])), 'rank')}  "
              + ("intact" if not problems else "DAMAGED: " + "; ".join(problems))]
-    if not problems:
-        sizes = ", ".join(f"{kind} {size:,} bytes" for kind, size in bytes_by_kind(path).items())
-        lines.append(f"    {sizes}; in {count(len(manifest['files']) - 1, 'file')}")
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    lines.append(f"    {size:,} bytes in {count(len(manifest['files']), 'file')}")
     if extra.get("model"):
         named = {**extra["model"], **({"experts": extra["experts"]} if extra.get("experts") else {})}
         lines.append("    model: " + ", ".join(f"{name} {value}" for name, value in named.items()))
-    if extra.get("schedule"):
-        lines.append(f"    learning rate: {describe_schedule(LearningRate(**extra['schedule']), manifest['step'])}")
     return lines
-
-
-def bytes_by_kind(path: Path) -> dict[str, int]:
-    """Bytes of a checkpoint: model, optimiser, random numbers."""
-    from course_lib.checkpoint.planners import saved_tensors  # which takes torch a second to import
-
-    saved = saved_tensors(path)
-    states, sizes = optimizer_names(saved), {"model": 0, "optimiser": 0, "random numbers": 0}
-    for name, of_one in saved.items():
-        kind = "random numbers" if name.startswith(PREFIX) else "optimiser" if name in states else "model"
-        sizes[kind] += math.prod(of_one.size) * of_one.properties.dtype.itemsize
-    return sizes
-
-
-def describe_schedule(rate: LearningRate, step: int) -> str:
-    """The learning rate's course, and its next value, in words."""
-    end = f"a cosine to {rate.final * rate.peak:g} at step {rate.total_steps}" if rate.total_steps else "constant"
-    return f"{rate.peak:g} after {count(rate.warmup_steps, 'step')} of warm-up, {end}; next {rate(step):.4g}"
 
 
 def count(number: int, what: str) -> str:
@@ -110,26 +84,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """The mean loss on text that the run was not trained on."""
     path, config, _ = find_model(arguments.folder)
     tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
-    if arguments.layout is None:
-        loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
-    else:
-        layout = ParallelLayout.from_string(arguments.layout)
-        loss = launch(evaluate_on_ranks, path, layout, tokens, arguments.rows, world_size=layout.world_size,
-                      timeout=3600.0)[0]
+    loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
     print(f"{path}: loss {loss:.6f} nats per token ({loss / math.log(2):.4f} bits) on {arguments.rows} held-out rows "
           f"of {config.sequence_length} tokens")
-
-
-def evaluate_on_ranks(path: Path, layout: ParallelLayout, tokens: Tensor | None, num_rows: int) -> float:
-    """The same as in one process, under `layout`: a pass of the pipeline, whose gradients nobody uses."""
-    _, config, experts = find_model(path)
-    trainer = HybridTrainer(config, layout, batch_size=num_rows, tokens=tokens,
-                            make_model=lambda: make_model(config, experts))
-    checkpoint.load(path, trainer.model)
-    trainer.model.eval()
-    rows = (part.tensor_split(layout.dp)[trainer.model.dp.r] for part in
-            held_out_rows(num_rows, config.sequence_length, tokens))
-    return trainer.model.forward_backward(*rows).item()
 
 
 # sample
@@ -183,7 +140,6 @@ def parser() -> Parser:
         command.add_argument("folder", type=Path, metavar="DIR")
     of["evaluate"].add_argument("--text", type=Path, metavar="FILE", help="its last tenth (default: of Python's help)")
     of["evaluate"].add_argument("--rows", type=whole(1), default=ROWS, help=f"of the text (default: {ROWS})")
-    of["evaluate"].add_argument("--layout", metavar="dp2,tp2", help="on ranks; default: in this process")
     of["sample"].add_argument("prompt", metavar="TEXT")
     of["sample"].add_argument("--tokens", type=whole(1), default=100, metavar="N", help="to write (default: 100)")
     of["sample"].add_argument("--temperature", type=above_zero, default=0.8, help="(default: 0.8)")
@@ -200,7 +156,3 @@ def main(words: Sequence[str]) -> None:
         COMMANDS[arguments.command](arguments)
     except (ValueError, OSError) as error:
         command.error(" ".join(str(error).split()))
-    except RankFailed as error:
-        if not isinstance(error.cause, ValueError):
-            raise
-        command.error(str(error.cause))

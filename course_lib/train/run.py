@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from course_lib.hybrid_parallel import (
     TrainingReport,
     resume_run,
     save_run,
-    saver,
 )
 from course_lib.reference.text import load_text
 from course_lib.runtime import RankFailed, launch
@@ -45,7 +44,7 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
     """What every rank does: make the trainer, resume, train, save, report."""
     trainer, experts = make_trainer(arguments), describe_experts(arguments)
     if arguments.resume:
-        loaded = resume_run(trainer, arguments.resume, strict=arguments.strict,
+        loaded = resume_run(trainer, arguments.resume,
                             schedule=lambda saved: learning_rate_of(arguments, saved))
         say(describe_resume(loaded, arguments.resume))
         say_where_the_schedule_ends(trainer.learning_rate, arguments.steps)
@@ -53,11 +52,15 @@ def train(arguments: argparse.Namespace) -> TrainingReport:
         raise ValueError(f"the run has taken {trainer.step_number} steps already: expected more of them in "
                          f"--steps {arguments.steps}, which counts from the beginning")
     how = {"keep": arguments.keep, "overwrite": arguments.overwrite, "more": {"experts": experts}}
-    after = [Balancer(trainer, experts)]
-    if arguments.save:
-        after.append(saver(arguments.save, arguments.save_every, **how))
-    report = trainer.train(arguments.steps - trainer.step_number, metrics_file=arguments.metrics,
-                           after_step=one_after_the_other(after))
+    balancer = make_balancer(trainer, experts)
+
+    def after_step(trainer: HybridTrainer) -> None:
+        if balancer is not None:  # before the step is saved
+            balancer.step()
+        if arguments.save and trainer.step_number % arguments.save_every == 0:
+            save_run(trainer, arguments.save, **how)
+
+    report = trainer.train(arguments.steps - trainer.step_number, metrics_file=arguments.metrics, after_step=after_step)
     if arguments.save and trainer.step_number % arguments.save_every:
         save_run(trainer, arguments.save, **how)
     checkpoint.finish()
@@ -73,27 +76,12 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def one_after_the_other(functions: Sequence[Callable[[HybridTrainer], object]]) -> Callable[[HybridTrainer], None]:
-    """A function of the trainer that calls all of these."""
-
-    def after_step(trainer: HybridTrainer) -> None:
-        for function in functions:
-            function(trainer)
-
-    return after_step
-
-
-class Balancer:
-    """--balance bias: to be called after each step, before it is saved. Nothing for the other ways."""
-
-    def __init__(self, trainer: HybridTrainer, experts: Mapping[str, Any] | None) -> None:
-        here = experts is not None and experts["balance"] == "bias" and has_experts(trainer.model)
-        everyones = trainer.layout.member("dp", "cp", "tp")  # ranks of tp that count the same tokens change no sign
-        self.balancer = BiasBalancer(trainer.model, experts["weight"], everyones) if here else None
-
-    def __call__(self, trainer: HybridTrainer) -> None:
-        if self.balancer is not None:
-            self.balancer.step()
+def make_balancer(trainer: HybridTrainer, experts: Mapping[str, Any] | None) -> BiasBalancer | None:
+    """For --balance bias, which takes a step after each of the trainer's; None for the other ways."""
+    if experts is None or experts["balance"] != "bias" or not has_experts(trainer.model):
+        return None
+    everyones = trainer.layout.member("dp", "cp", "tp")  # ranks of tp that count the same tokens change no sign
+    return BiasBalancer(trainer.model, experts["weight"], everyones)
 
 
 def has_experts(model: nn.Module) -> bool:

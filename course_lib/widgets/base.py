@@ -106,11 +106,6 @@ class Control:
     choices: tuple[Choice, ...]
     enabled: bool = True
 
-    def values(self) -> dict[str, list[Any]]:
-        """The values that its choices give to each of its own parameters."""
-        return {name: list(dict.fromkeys(choice.change[name] for choice in self.choices if name in choice.change))
-                for name in self.names}
-
     def plain(self) -> dict[str, Any]:
         return {**vars(self), "choices": [vars(choice) for choice in self.choices]}
 
@@ -244,25 +239,6 @@ class Explorable(StaticView):
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """The parameters as the traits shall hold them; BadParameter where they cannot be."""
         return settings
-
-    @classmethod
-    def scene(cls, parameters: Mapping[str, Any]) -> Scene:
-        """What there is to see with `parameters`; those not given are as in a new widget. Changes no widget.
-
-        BadParameter for what cannot be.
-        """
-        refuse_unknown(cls.__name__, parameters, cls.controls)
-        traits = {name: cls.class_traits()[name] for name in cls.controls}
-        settings = {name: parameters.get(name, trait.default_value) for name, trait in traits.items()}
-        for name, trait in traits.items():
-            if isinstance(trait, Setting):
-                trait.validate(None, settings[name])
-        return cls.draw(cls.check_settings(settings))
-
-    def parameters(self) -> dict[str, list[Any]]:
-        """The finite choices of each control, by parameter, where the others stay as they are."""
-        return {name: values for control in self.list_controls(self.settings())
-                for name, values in control.values().items()}
 
     def current_scene(self) -> Scene:
         """What there is to see now."""

@@ -1,38 +1,31 @@
-"""LayoutPlanner: a published training run, or any model on any devices, under any layout: does it fit, what takes the
-time, what does it cost?
+"""LayoutPlanner: a published training run under any layout: does it fit, what takes the time, what does it cost?
 
 Planned is what it shows, the planner's own estimate, beside what was published where this very layout was.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import gcd
 from typing import Any
 
-from course_lib.facts import model, published_rows
+from course_lib.facts import published_rows
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pictures.scene import Scene, Sheet, axis, legend, round_ticks
 from course_lib.pictures.units import gigabytes, human_seconds
-from course_lib.planner import Choices, Estimate, Job, cluster, error_of, plan
+from course_lib.planner import Estimate, Job, error_of
 from course_lib.planner.candidates import divisors, whole_chunks
-from course_lib.planner.command import rows_of
 from course_lib.planner.compare import mfu_of, printed_mfu
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import job_problem, shape_of
+from course_lib.planner.job import job_problem
 from course_lib.planner.rows import assumes_v, job_of_row, published_seconds
 from course_lib.widgets.base import (
-    BadParameter,
     Control,
     Explorable,
     OneOf,
     Setting,
     WholeNumber,
     chooser,
-    refuse_unknown,
     require_one_of,
     slider,
 )
@@ -45,10 +38,6 @@ RUNS = {  # -> id of its row in facts
     "GPT of 70B, H100, Megatron-Core": "MC-70B",
     "MPT of 30B, H100, MosaicML": "MPT-H100-30b-512",
 }
-OWN = re.compile(r"(?P<model>.+) on (?P<device>.+), (?P<tokens>[\d.]+[KMG]?) tokens a step")
-OWN_COUNTS = tuple(8 * 2**k for k in range(12))
-MOST_CHUNKS = 8  # of a stage, where no run says how many
-NEIGHBOURS = ("Llama 3 8B", "Llama 3 70B", "Llama 3 405B", "Mixtral 8x7B", "Qwen3-32B", "Qwen3-30B-A3B")
 TENSOR = (1, 2, 4, 8, 16)
 POLICIES = {"none": "all kept", "full": "layers made again"}
 HOWS = {f"ZeRO-{stage}, {words}": (stage, policy) for stage in range(4) for policy, words in POLICIES.items()}
@@ -69,8 +58,7 @@ class Planned:
     def asked(self) -> str:
         job = self.estimate.job
         chunks = f", {job.v} chunks a stage" if job.v > 1 else ""
-        experts = f",ep{job.layout.ep}" * (job.layout.ep > 1)
-        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{experts}{chunks}"
+        laid_out = f"{cut_of(job.layout)},dp{job.layout.dp}{chunks}"
         return f"{self.run}: {job.layout.world_size:,} devices as {laid_out}, {self.how}"
 
     @property
@@ -98,33 +86,10 @@ def row_of(run: str) -> dict[str, Any]:
     return next(row for row in published_rows() if row["id"] == RUNS[run])
 
 
-def own_run(name: str, device: str, tokens: str) -> str:
-    return f"{name} on {device}, {tokens} tokens a step"
-
-
 @cache
 def base_of(run: str) -> Job:
-    """As it was published; of an own run, the best plan for the fewest devices that it fits on."""
-    return job_of_row(row_of(run)) if run in RUNS else own_base(run)
-
-
-@cache
-def own_base(run: str) -> Job:
-    """BadParameter for a model, a device or a number of tokens that cannot be."""
-    asked = OWN.fullmatch(run) if isinstance(run, str) else None
-    if asked is None:
-        raise BadParameter(f"run={run!r}: expected one of {', '.join(map(repr, RUNS))}, or a model on devices, such as "
-                           f"{own_run('Llama 3 8B', 'H100', '2M')!r}")
-    try:
-        shape = shape_of(model(asked["model"]))
-        rows = rows_of(asked["tokens"], shape.sequence_length)
-        for devices in OWN_COUNTS:
-            plans = plan(shape, cluster(asked["device"], devices), rows, choices=Choices(tensor=TENSOR, context=(1,)))
-            if plans and plans[0].num_devices == devices:
-                return plans[0].job
-    except ValueError as problem:
-        raise BadParameter(f"run={run!r}: {problem}") from None
-    raise BadParameter(f"run={run!r}: {plans.reason}: expected one that fits on up to {OWN_COUNTS[-1]:,} devices")
+    """As it was published."""
+    return job_of_row(row_of(run))
 
 
 def cut_of(layout: ParallelLayout) -> str:
@@ -135,8 +100,6 @@ def cut_of(layout: ParallelLayout) -> str:
 @cache
 def counts_of(run: str) -> tuple[int, ...]:
     own = base_of(run).layout.world_size
-    if run not in RUNS:
-        return tuple(n for n in OWN_COUNTS if n == own or cuts_of(run, n))
     return tuple(int(own * 2.0**k) for k in range(-6, 5) if own * 2.0**k >= 8 and own * 2.0**k % 8 == 0)
 
 
@@ -147,17 +110,16 @@ def job_of(run: str, devices: int, tp: int, pp: int, how: str) -> Job | None:
     if devices % (tp * pp) or base.global_batch % (devices // (tp * pp)):
         return None
     dp = devices // (tp * pp)
-    layout = ParallelLayout(dp=dp, tp=tp, pp=pp, zero_stage=stage, ep=gcd(base.layout.ep, dp * tp))
+    layout = ParallelLayout(dp=dp, tp=tp, pp=pp, zero_stage=stage)
     rows, there = base.global_batch // dp, base.cluster.with_devices(devices)
     micro_batch = max(b for b in divisors(base.micro_batch) if rows % b == 0)
-    most = base.v if run in RUNS else max(base.v, MOST_CHUNKS)
-    chunks = [v for v in range(1, most + 1) if whole_chunks(base.num_layers, pp * v) and (
+    chunks = [v for v in range(1, base.v + 1) if whole_chunks(base.num_layers, pp * v) and (
         v == 1 or pp > 1 and rows // micro_batch % pp == 0)]
     if not chunks or job_problem(base.shape, there, layout, base.global_batch, micro_batch, base.sequence_length,
                                  chunks[-1]):
         return None
     return replace(base, cluster=there, layout=layout, micro_batch=micro_batch, v=chunks[-1], recompute=policy,
-                   recompute_layers=0, sequence_parallel=(base.sequence_parallel or run not in RUNS) and tp > 1)
+                   recompute_layers=0, sequence_parallel=base.sequence_parallel and tp > 1)
 
 
 @cache
@@ -170,7 +132,7 @@ def cuts_of(run: str, devices: int) -> dict[str, tuple[int, int]]:
 
 
 def how_of(run: str) -> str:
-    """As it was published, or planned."""
+    """As it was published."""
     base = base_of(run)
     return next(how for how, choice in HOWS.items() if choice == (base.layout.zero_stage, base.recompute))
 
@@ -181,21 +143,18 @@ def nearest_cut(run: str, devices: int, cut: str) -> str:
     return next(each for each in (cut, cut_of(base_of(run).layout), *known) if each in known)
 
 
-def fill_in(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the published devices, layout and memory of the run in the place of what is missing or None."""
-    run = given["run"]
-    known = {name: value for name, value in given.items() if value is not None}
-    own = base_of(run).layout
-    devices = known.get("devices", own.world_size)
-    cut = nearest_cut(run, devices, cut_of(own)) if devices in list(counts_of(run)) else cut_of(own)
-    return {"run": run, "devices": devices, "cut": cut, "how": how_of(run), **known}
+def opening_of(run: str) -> dict[str, Any]:
+    """The settings of a run as it was published."""
+    layout = base_of(run).layout
+    cut = nearest_cut(run, layout.world_size, cut_of(layout))
+    return {"run": run, "devices": layout.world_size, "cut": cut, "how": how_of(run)}
 
 
 @cache
 def estimate_layout(run: str, devices: int, cut: str, how: str) -> Planned:
     """What the widget shows for these parameters."""
     job, base = job_of(run, devices, *cuts_of(run, devices)[cut], how), base_of(run)
-    if run not in RUNS or (job.layout, job.v, job.recompute) != (base.layout, base.v, base.recompute):
+    if (job.layout, job.v, job.recompute) != (base.layout, base.v, base.recompute):
         return Planned(run, estimate_job(job), how, None, "")
     row = row_of(run)
     return Planned(run, estimate_job(job), how, published_seconds(row, job), publication_notes(row, job))
@@ -210,29 +169,11 @@ def publication_notes(row: dict[str, Any], job: Job) -> str:
     return f" ({'; '.join(told)})" if told else ""
 
 
-@cache
-def runs_beside(run: str) -> tuple[str, ...]:
-    """The published ones; beside an own run the other models on its devices, as far as they fit."""
-    if run in RUNS:
-        return tuple(RUNS)
-    asked = OWN.fullmatch(run)
-    names = [own_run(name, asked["device"], asked["tokens"]) for name in NEIGHBOURS]
-    return (*RUNS, *dict.fromkeys([run, *filter(can_be, names)]))
-
-
-def can_be(run: str) -> bool:
-    try:
-        base_of(run)
-    except BadParameter:
-        return False
-    return True
-
-
 KINDS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer state",
          "activations": "activations", "logits": "late", "other": "other"}  # of memory, each with its role
 SAID = {"matmul": "matrix products", "memory": "passes over memory", "tp": "tensor messages",
-        "ep": "expert messages", "launch": "launches", "pp": "stage messages", "bubble": "bubble",
-        "dp": "gradients, not hidden", "optimiser": "optimiser"}  # no layout here has context parallelism
+        "launch": "launches", "pp": "stage messages", "bubble": "bubble",
+        "dp": "gradients, not hidden", "optimiser": "optimiser"}  # no run here has experts or context parallelism
 LEFT, RIGHT, TOP, BAR, ROW = 190, 690, 16, 26, 24
 
 
@@ -274,10 +215,9 @@ def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
     found = shown.estimate
     scale = 1.08 * max(found.step_s, shown.published_s or 0.0)
     unit, gone = (RIGHT - LEFT) / scale, 0.0
-    causes = {cause: words for cause, words in SAID.items() if cause != "ep" or found.job.shape.num_experts > 1}
-    bottom = top + len(causes) * ROW
-    assert all(cause in causes for cause, seconds in found.seconds.items() if seconds), found.seconds
-    for number, (cause, words) in enumerate(causes.items()):
+    bottom = top + len(SAID) * ROW
+    assert all(cause in SAID for cause, seconds in found.seconds.items() if seconds), found.seconds
+    for number, (cause, words) in enumerate(SAID.items()):
         y, seconds = top + number * ROW, found.seconds[cause]
         role = "forward" if cause == "matmul" else "idle" if cause == "bubble" else "backward"
         sheet.text(f"{cause} is", "label" if seconds else "quiet", LEFT - 10, y + ROW / 2, words, "end")
@@ -295,32 +235,16 @@ def add_time(sheet: Sheet, shown: Planned, top: float) -> float:
 
 class LayoutPlanner(Explorable, draw=scene_of):
     """A `run` on `devices`, cut as `cut` says ("tp8,pp16"; dp is what is left), and `how`: ZeRO's stage and
-    recomputation. Of a published run everything is at first as it was published, and the published step stands beside.
-
-    LayoutPlanner(model="Qwen3-32B", device="H200", tokens="4M"): any model and device of course_lib.facts; its run is
-    "Qwen3-32B on H200, 4M tokens a step", and everything is at first as planned for the fewest devices.
+    recomputation. At first everything is as it was published, and the published step stands beside.
     """
 
-    run = Setting("Llama 3 405B, H100, Meta 2024")
+    run = OneOf("Llama 3 405B, H100, Meta 2024", RUNS)
     devices = WholeNumber(8192, 8, 1_000_000)
     cut = Setting("tp8,pp16")
     how = OneOf("ZeRO-2, all kept", HOWS)
 
-    def __init__(self, run: str = "Llama 3 405B, H100, Meta 2024", devices: int | None = None,
-                 cut: str | None = None, how: str | None = None, *, model: str = "", device: str = "H100",
-                 tokens: str = "2M") -> None:
-        run = own_run(model, device, tokens) if model else run
-        super().__init__(**fill_in({"run": run, "devices": devices, "cut": cut, "how": how}))
-
-    @classmethod
-    def scene(cls, parameters: Mapping[str, Any]) -> Scene:
-        """As of every widget; what is not given is as the run was published, as far as that can be."""
-        refuse_unknown(cls.__name__, parameters, cls.controls)
-        return super().scene(fill_in({"run": cls.run.default_value, **parameters}))
-
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        base_of(settings["run"])  # BadParameter for what is no run
         require_one_of("devices", settings["devices"], counts_of(settings["run"]))
         require_one_of("cut", settings["cut"], [*cuts_of(settings["run"], settings["devices"])])
         return settings
@@ -328,14 +252,7 @@ class LayoutPlanner(Explorable, draw=scene_of):
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
         run, devices = settings["run"], settings["devices"]
-
-        def another_run(run: str) -> dict[str, Any]:
-            base = base_of(run)
-            count = base.layout.world_size
-            cut = nearest_cut(run, count, cut_of(base.layout))
-            return {"run": run, "devices": count, "cut": cut, "how": how_of(run)}
-
-        return [chooser("run", "run", runs_beside(run), change=another_run),
+        return [chooser("run", "run", RUNS, change=opening_of),
                 slider("devices", "devices", counts_of(run), devices, "{:,}".format,
                        change=lambda n: {"devices": n, "cut": nearest_cut(run, n, settings["cut"])}),
                 chooser("layout", "cut", cuts_of(run, devices)), chooser("memory", "how", HOWS)]

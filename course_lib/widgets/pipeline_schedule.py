@@ -10,8 +10,6 @@ from functools import lru_cache
 from math import lcm
 from typing import Any
 
-import traitlets
-
 from course_lib.pictures.palette import LIGHTEST
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend, round_ticks, width_of
 from course_lib.pipeline_parallel import SCHEDULES, Action, Finding, Schedule, Simulation, findings
@@ -52,18 +50,16 @@ def schedule_of(settings: dict[str, Any]) -> Schedule:
 
 
 def scene_of(**settings: Any) -> Scene:
-    order, p, m, v, slow, costs = (settings[name] for name in ("order", "p", "m", "v", "slow", "costs"))
+    order, p, m, v, slow = (settings[name] for name in ("order", "p", "m", "v", "slow"))
     by_hand = order == BY_HAND
     schedule = schedule_of(settings)
-    found = findings(schedule, settings["max_in_flight"], finished=False) if by_hand else []
+    found = findings(schedule, finished=False) if by_hand else []
     done = not by_hand or not (found or findings(schedule))
-    simulated = with_times(schedule, slow, costs)
+    simulated = with_times(schedule, slow)
     compared = comparison(settings, simulated if by_hand and done else None)
     headline = finding(simulated, found, by_hand, done)
     detail = explanation(simulated, slow) if done else still_missing(schedule, found)
-    unit = ("time; 1 is forward through a rank's layers for one micro-batch" if costs == (1, 1, 1)
-            else f"time; F, I, W of a rank's layers take {', '.join(map(str, costs))}")
-    sheet, height = draw_schedule(simulated, found, compared, unit, KEYS if by_hand else "numbers are micro-batches")
+    sheet, height = draw_schedule(simulated, found, compared, KEYS if by_hand else "numbers are micro-batches")
     name = f"{order}, v = {v}" if is_chunked(order) else order
     size = f"{p} rank{'s' * (p > 1)}, {m} micro-batch{'es' * (m > 1)}"
     question = f"{name}, {size}{'' if slow is None else f', rank {slow} slow'}"
@@ -74,8 +70,7 @@ def scene_of(**settings: Any) -> Scene:
                        f"PipelineSchedule, {question}: {headline}. {detail}".strip())
 
 
-def draw_schedule(simulated: Simulation, found: list[Finding], compared: Compared, unit: str,
-                  note: str) -> tuple[Sheet, float]:
+def draw_schedule(simulated: Simulation, found: list[Finding], compared: Compared, note: str) -> tuple[Sheet, float]:
     """The marks and how high they stand."""
     schedule, sheet = simulated.schedule, Sheet()
     tall = max(LEAST, min(MOST, ROOM / schedule.num_ranks))
@@ -84,7 +79,8 @@ def draw_schedule(simulated: Simulation, found: list[Finding], compared: Compare
     for rank, row in enumerate(rows):
         add_lane(sheet, simulated, rank, row, TOP + rank * tall, tall - GAP, (RIGHT - LEFT) / end)
     y = TOP + schedule.num_ranks * tall + 4
-    axis(sheet, LEFT, RIGHT, y, end, [(at, f"{at:g}") for at in round_ticks(end)], unit)
+    axis(sheet, LEFT, RIGHT, y, end, [(at, f"{at:g}") for at in round_ticks(end)],
+         "time; 1 is forward through a rank's layers for one micro-batch")
     add_legend(sheet, rows, y + 58, max(map(len, schedule.stages)) > 1)
     sheet.text("note", "quiet", LEFT, y + 78, note)
     sheet.text("chart", "label", LEFT, y + 106, f"Idle share and memory of all schedules, {schedule.num_ranks} ranks, "
@@ -170,9 +166,9 @@ def key_of(settings: dict[str, Any], schedule: Schedule) -> str:
 
 
 def comparison(settings: dict[str, Any], own: Simulation | None) -> list[tuple[str, float, str, bool]]:
-    """(name, idle share, words, whether it is what is shown) of every schedule, with this p, m, v and costs."""
+    """(name, idle share, words, whether it is what is shown) of every schedule, with this p, m and v."""
     rows = [(name, idle, f"{idle:.0%} idle, {peak} in flight", name == settings["order"]) for name, idle, peak in
-            all_orders(*(settings[name] for name in ("p", "m", "v", "slow", "costs")))]
+            all_orders(*(settings[name] for name in ("p", "m", "v", "slow")))]
     if own is not None:
         idle = own.bubble_fraction
         rows.append(("yours", idle, f"{idle:.0%} idle, {write_count(max(own.peak_activations))} in flight", True))
@@ -210,14 +206,6 @@ def explanation(simulated: Simulation, slow: int | None) -> str:
     return f"A step takes {step} units, {working}; idle: {idle}. At most {in_flight(simulated)} in flight."
 
 
-def checked_costs(given: Any) -> tuple:
-    three = isinstance(given, tuple | list) and len(given) == 3
-    if not three or not all(isinstance(each, int | float | Fraction) and 0 <= each < 1e6 for each in given):
-        raise BadParameter(f"costs={given!r}: expected three times, forward, backward for the input, backward for "
-                           "the weights, such as (1, 1, 1)")
-    return tuple(given)
-
-
 def checked_actions(given: Any) -> list[list[str]]:
     try:
         return [[str(action_of(text)) for text in lane] for lane in given]
@@ -250,8 +238,9 @@ def in_flight(simulated: Simulation) -> str:
     return f"{write_count(most)} micro-batch{'es' * (most != 1)}"
 
 
-def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool = False) -> Simulation:
-    """As far as it can run. A rank's costs are shared among its chunks.
+def with_times(schedule: Schedule, slow: int | None, whole: bool = False) -> Simulation:
+    """As far as it can run. Forward, backward for the input and for the weights take a rank 1 each, which its chunks
+    share.
 
     whole: all times as often as makes them whole, which is quick; shares of the time stay what they are.
     """
@@ -261,13 +250,13 @@ def with_times(schedule: Schedule, slow: int | None, costs: tuple, whole: bool =
         each = Fraction(times * (SLOWLY if rank == slow else 1), len(chunks))
         for stage in chunks:
             factor[stage] = each.numerator if each.denominator == 1 else each  # whole numbers are quick
-    return give_times(schedule, walk(schedule), Costs(schedule, *([cost * each for each in factor] for cost in costs)))
+    return give_times(schedule, walk(schedule), Costs(schedule, factor, factor, factor))
 
 
 @lru_cache(maxsize=64)
-def all_orders(p: int, m: int, v: int, slow: int | None, costs: tuple) -> list[tuple[str, float, str]]:
+def all_orders(p: int, m: int, v: int, slow: int | None) -> list[tuple[str, float, str]]:
     """(name, idle share, most micro-batches in flight on a rank) of every schedule."""
-    simulated = [(name, with_times(row(p, m, v), slow, costs, whole=True)) for name, row in SCHEDULES.items()]
+    simulated = [(name, with_times(row(p, m, v), slow, whole=True)) for name, row in SCHEDULES.items()]
     return [(name, each.bubble_fraction, write_count(max(each.peak_activations))) for name, each in simulated]
 
 
@@ -276,10 +265,9 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
 
     order: a name in SCHEDULES, or "by hand": the actions are then what `placed` says, for each rank a list of texts
     such as "F0" or, for chunk 1, "F0.1". `v`: chunks a rank, for interleaving. `slow`: a rank that takes twice as long,
-    or None. `costs`: forward, backward for the input, backward for the weights of a rank's layers, for one micro-batch.
-    `max_in_flight`: how many activations of a chunk a rank may hold by hand; None for any number.
+    or None.
 
-    `.schedule` is the Schedule that is shown, to be validated, simulated or run; it may be set, too.
+    `.schedule` is the Schedule that is shown, to be validated, simulated or run.
     """
 
     order = OneOf("1F1B", [*SCHEDULES, BY_HAND])
@@ -287,21 +275,15 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
     m = WholeNumber(8, 1, MAX_MICROBATCHES)
     v = WholeNumber(2, 1, MAX_CHUNKS)
     slow = Setting(None)
-    costs = traitlets.Any((1, 1, 1))
     placed = Setting(())
     stages = Setting(())
-    max_in_flight = traitlets.Any(None, allow_none=True)
-    controls = ("order", "p", "m", "v", "slow", "costs", "placed", "stages", "max_in_flight")
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        for name, highest, words in (("slow", MAX_RANKS - 1, f"a rank from 0 to {MAX_RANKS - 1}, or None"),
-                                     ("max_in_flight", None, "a whole number of 1 or more, or None")):
-            value, lowest = settings[name], 0 if name == "slow" else 1
-            if value is not None and (type(value) is not int or value < lowest or value > (highest or value)):
-                raise BadParameter(f"{name}={value!r}: expected {words}")
-        return settings | {"costs": checked_costs(settings["costs"]), "placed": checked_actions(settings["placed"]),
-                           "stages": checked_stages(settings["stages"])}
+        slow = settings["slow"]
+        if slow is not None and (type(slow) is not int or not 0 <= slow < MAX_RANKS):
+            raise BadParameter(f"slow={slow!r}: expected a rank from 0 to {MAX_RANKS - 1}, or None")
+        return settings | {"placed": checked_actions(settings["placed"]), "stages": checked_stages(settings["stages"])}
 
     @classmethod
     def list_controls(cls, settings: dict[str, Any]) -> list[Control]:
@@ -332,12 +314,3 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
     def schedule(self) -> Schedule:
         """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
         return schedule_of(self.settings())
-
-    @schedule.setter
-    def schedule(self, schedule: Schedule) -> None:
-        if not isinstance(schedule, Schedule):
-            raise BadParameter(f"schedule={schedule!r}: expected a Schedule")
-        with self.hold_trait_notifications():
-            self.p, self.m, self.order = schedule.num_ranks, schedule.num_microbatches, BY_HAND
-            self.stages = [list(chunks) for chunks in schedule.stages]
-            self.placed = [[str(action) for action in lane] for lane in schedule.actions]

@@ -156,29 +156,11 @@ def rank_words(number: str, rank: dict[str, Any], name: str) -> str:
     return f"rank {number}: {held['what'] if held else 'none'}"
 
 
-class SnapshotSetting(Setting):
-    """What a team held at one moment, as JSON."""
-
-    def validate(self, obj: Any, value: Any) -> Snapshot:
-        if isinstance(value, dict) and isinstance(value.get("ranks"), dict):
-            return value
-        raise BadParameter(f"{self.name}={value!r:.60}: expected what a team held, as TeamView.of(team) takes it")
-
-
-class NameSetting(Setting):
-    """A name that some rank has, or all names."""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        if isinstance(value, str):
-            return value
-        raise BadParameter(f"{self.name}={value!r}: expected a name that a rank has, or {ALL_NAMES!r}")
-
-
 class TeamView(Explorable, draw=scene_of):
     """What the ranks of a team hold: `TeamView.of(team, "loss")`, which is drawn anew after each cell."""
 
-    name = NameSetting(ALL_NAMES)
-    snapshot = SnapshotSetting(made_up_snapshot())
+    name = Setting(ALL_NAMES)
+    snapshot = Setting(made_up_snapshot())
 
     @classmethod
     def of(cls, team: Team, name: str = ALL_NAMES) -> TeamView:
@@ -203,7 +185,10 @@ class TeamView(Explorable, draw=scene_of):
 
     @classmethod
     def check_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        require_one_of("name", settings["name"], [ALL_NAMES, *names_in(settings["snapshot"])])
+        held = settings["snapshot"]
+        if not (isinstance(held, dict) and isinstance(held.get("ranks"), dict)):
+            raise BadParameter(f"snapshot={held!r:.60}: expected what a team held, as TeamView.of(team) takes it")
+        require_one_of("name", settings["name"], [ALL_NAMES, *names_in(held)])
         return settings
 
 

@@ -3,9 +3,8 @@
     optimizer.py    ZeroOptimizer: stages 1 and 2 on a page, reduce, step, gather; loss scaling for fp16, over shards
     flat.py         a bucket of parameters of which each rank owns one block, and what cannot be cut so
     fsdp.py         FullyShardedDataParallel: stage 3, when each unit is gathered and reduced
-    units.py        a unit: what is gathered and freed together, and which parameters make one
+    units.py        a unit: what is gathered and freed together, which parameters make one, and what a step of all needs
     consolidate.py  what the ranks hold in torch's own form, as if nothing were sharded, and back
-    watch.py        what a step needs in one process, from which costs.sharding counts the peak of each stage
     deepspeed.py    the same training by DeepSpeed, an optional extra
 
 The messages are those of groups/exchange.py, the halves of an all-reduce. `group=None` is the world, and every process
@@ -19,6 +18,6 @@ from course_lib.facts import PAPER_TABLE_1
 from course_lib.lazy import load_on_use
 from course_lib.zero.fsdp import FullyShardedDataParallel
 from course_lib.zero.optimizer import ShardedGradScaler, ZeroOptimizer
-from course_lib.zero.watch import watch
+from course_lib.zero.units import watch
 
 load_on_use(__name__)

@@ -83,7 +83,7 @@ OTHERS = ("predict('How many?', unit='bytes')", "predict('Which?', options=['rin
           "def count():\n    with record_communication() as log:\n        dist.all_reduce(torch.ones(9))\n"
           "    return log\nlaunch(count, world_size=1)[0]",
           "from course_lib.grading.report import Report, Verdict\nfor verdict in Verdict:\n"
-          "    display(Report('2.1', 'ring', verdict, 4, '6 messages', '7 messages', 'why', 'a hint', 'a warning'))")
+          "    display(Report('2.1', 'ring', verdict, 4, '6 messages', '7 messages', 'why', 'a warning'))")
 CELLS = (f"{IMPORTS}\nfrom course_lib import widgets\nfrom course_lib.runtime import record_communication",
          *PICTURES, *OTHERS, *(f"widgets.{name}()" for name in EVERY))
 RULES = {"duplicate-id-aria", "form-field-multiple-labels", "image-alt", "label", "scrollable-region-focusable"}

@@ -37,9 +37,9 @@ class One:
     def save(self, folder: Path, step: int, **how: object) -> object:
         return checkpoint.save(folder, *self.both, step, run=self.run, **how)
 
-    def resume(self, folder: Path, strict: bool = False) -> str:
+    def resume(self, folder: Path) -> str:
         """From where, and what a reader heard of it."""
-        path, said = checkpoint.find_intact(folder, strict)
+        path, said = checkpoint.find_intact(folder)
         if path is None:
             return "nothing there: from the beginning"
         checkpoint.load_and_verify(path, *self.both)

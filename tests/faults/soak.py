@@ -14,7 +14,8 @@ from collections import defaultdict
 
 from tqdm.auto import trange
 
-from course_lib.runtime import launch, launcher, testing
+from course_lib.runtime import launch, launcher
+from tests.faults import inside
 from tests.faults.kinds import FAULTS, IN_LAUNCH, SOON_S, Plan, complaints, inject, rank_sum
 from tests.faults.traces import Traces, traces
 
@@ -32,7 +33,7 @@ def soak(num_faults: int, seed: int) -> int:
     broken: dict[str, list[str]] = defaultdict(list)
     for number in trange(num_faults, desc="faults", disable=None):
         kind = choose.choice(IN_LAUNCH)
-        with testing.limits(lives_within_s=SERVER_LIMIT_S):
+        with inside.limits(lives_within_s=SERVER_LIMIT_S):
             late, told = one_fault(kind, choose)
         late_s[kind].append(late)
         broken[kind] += told

@@ -111,7 +111,7 @@ SUBMISSIONS: dict[str, tuple[Change, float]] = {
     "renamed ids": (rename_cells, ALL),
     "no marks on cells": (strip_marks, ALL),
     "solution doubled": (double_cell(OWN, WRONG), ALL),
-    "check doubled": (double_cell(f"check_{OWN}", f'check("2.1", my_{OWN}, hint=1)'), ALL),
+    "check doubled": (double_cell(f"check_{OWN}", f'report = check("2.1", my_{OWN})'), ALL),
 }
 
 

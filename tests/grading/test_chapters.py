@@ -2,6 +2,8 @@
 a rank gets the text of on_rank.py alone.
 """
 
+import sys
+
 import pytest
 
 from course_lib.grading import chapters, check, registry
@@ -31,15 +33,24 @@ def doubled(function, inputs):
 RECORD = '{"exercises": {"12.1": ["my_double", 1]}, "work": {}, "hints": {"12.1": ["add"]}, "mistakes": {}}'
 
 
+def look_in(place, loaded):
+    """Take the chapters from the folders in `place`; returns the modules of the place that is left."""
+    left = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(f"{chapters.__name__}.")}
+    sys.modules.update(loaded)  # an exercise that the registry knows stays the module's own
+    chapters.__path__[:] = [str(place)]
+    chapters.folders.cache_clear()
+    return left
+
+
 @pytest.fixture
 def another_place(tmp_path):
     folder = tmp_path / "12_toys"
     folder.mkdir()
     for name, text in (("judge.py", JUDGE), ("on_rank.py", ON_RANK), ("recorded.json", RECORD)):
         (folder / name).write_text(text)
-    chapters.look_in(tmp_path)
+    loaded = look_in(tmp_path, {})
     yield
-    chapters.look_in(chapters.PLACES[0])
+    look_in(chapters.PLACES[0], loaded)
 
 
 def my_double(given):

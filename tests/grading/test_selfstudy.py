@@ -17,7 +17,7 @@ from course_lib.grading.chapters import load
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.registry import exercises_of
 from course_lib.grading.report import Report, Verdict
-from course_lib.grading.selfstudy import check_exercise, circle_of, explain_parameters
+from course_lib.grading.selfstudy import check_exercise, circle_of, explain_context
 from course_lib.grading.staying import StayingAttempts
 from tests.grading import toy_exercises as toys
 from tests.grading.toy_exercises import PassOn, PassOnInPlace, by_a_helper, honest
@@ -58,7 +58,7 @@ ANSWERS = [
     (PassOn, DIVIDES, "tensor / (1 // 0)"), (PassOn, honest, "✓"),
     (PassOn, toys.leaves_a_message, "2 ranks are wrong"), (PassOn, honest, "✓"),
     (PassOn, lambda tensor: toys.of_a_library(tensor), "no kernel for this dtype"),
-    (PassOn, lambda tensor: sys.exit(3), "called sys.exit"), (PassOn, honest, "✓"),
+    (PassOn, lambda tensor: sys.exit(3), "SystemExit: 3"), (PassOn, honest, "✓"),
     (PassOn, DIES, "ended with exit code 0 before its function returned"), (PassOn, honest, "✓"),
     (PassOn, toys.sends_first,
      "it hangs in a circle of sends that nobody receives: rank 0 sends to rank 1, which sends to"),
@@ -68,7 +68,7 @@ ANSWERS = [
     (PassOnInPlace, toys.in_place, "✓"), (PassOnInPlace, toys.renamed_only, "only moves the name"),
     (PassOnInPlace, lambda tensor: honest(tensor.clone()), "the result is returned, but the tensor is as it was"),
 ]
-OF_SEVERAL = ("tensor / ", "exit code", "no kernel", "sys.exit")  # by chance the one or the other rank is told of
+OF_SEVERAL = ("tensor / ", "exit code", "no kernel", "SystemExit")  # by chance the one or the other rank is told of
 
 
 @pytest.mark.parametrize("asked, function, words", ANSWERS,
@@ -115,7 +115,7 @@ def test_a_loop_without_end_is_stopped(monkeypatch):
     assert "launch(" not in report.cause
 
 
-def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
+def test_hints_are_one_inside_the_other_behind_buttons():
     report = check("2.2", toys.my_ring_all_gather)
     html, hints = report._repr_html_(), recorded.hints("2.2")
     assert report.hints == hints and len(hints) == 3
@@ -123,8 +123,7 @@ def test_hints_are_given_on_request_or_one_inside_the_other_behind_buttons():
     assert places == sorted(places) and html.count("<details") == 3 and " open" not in html
     assert "</details></details></details>" in html  # hint 2 is inside hint 1, and hint 3 inside hint 2
     assert "hints: 3, behind buttons" in repr(report)
-    for asked, expected in ((report, [False] * 3), (check("2.2", toys.my_ring_all_gather, 2), [False, True, False])):
-        assert [hint.replace("\n", "\n    ") in repr(asked) for hint in hints] == expected  # as a report indents them
+    assert not any(hint.replace("\n", "\n    ") in repr(report) for hint in hints)  # as a report indents them
 
 
 def test_a_report_that_passes_has_no_hints(monkeypatch):
@@ -155,8 +154,6 @@ def test_where_nbgrader_executes_the_notebook_what_does_not_pass_fails_its_cell_
     (check, (2.1, toys.pass_on), TypeError, "a string such as \"2.1\": given 2.1"),
     (check, ("2.2", torch.ones(2)), TypeError, "function my_ring_all_gather itself, without a call: given a Tensor"),
     (check, ("2.2", toys.pass_on), ValueError, "expects the function my_ring_all_gather: given pass_on"),
-    (check, ("2.2", toys.my_ring_all_gather, 4), ValueError, "hint=4: expected 0 to "),
-    (check, ("2.2", toys.my_ring_all_gather, True), ValueError, "hint=True: expected 0 to "),
     (exercises_of, (42,), ValueError, "chapter 42 has no exercises: expected one of 1, 2"),
 ])
 def test_bad_use_is_an_error_that_says_what_was_given_and_expected(call, arguments, error, words):
@@ -177,7 +174,7 @@ def test_a_circle_is_found_wherever_it_lies_and_a_forward_without_ctx_is_told_of
     assert circle_of({0: ("recv", 3), 3: ("send", 2), 2: ("recv", 3)}) == [3, 2]
     assert circle_of({0: ("recv", 1), 2: ("recv", 0)}) == []
     said = "rank 0 failed\n  TypeError: Copy.forward() takes 1 positional argument but 2 were given"
-    assert explain_parameters(said, toys.pass_on) == [
+    assert explain_context(said, toys.pass_on) == [
         "Expected forward(ctx, ...): it begins with ctx, and is a staticmethod."]
 
 

@@ -9,7 +9,7 @@ from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.frames import Frame
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
 
-HERE = Frame("train.py", 7, None, "step")
+HERE = Frame("train.py", 7, "step")
 WORLD, PAIR = (0, 1, 2), (0, 2)
 
 
@@ -75,7 +75,7 @@ def test_a_broken_connection_inside_a_collective_is_an_echo_and_a_failure_there_
 
 def test_a_death_tells_its_likely_cause_and_where_the_rank_was_last_seen():
     assert "memory ran out" in str(diagnosis.rank_death(1, -9, (), None))
-    beside = Frame(diagnosis.__file__.replace("runtime/ranks/diagnosis", "groups/exchange"), 7, None, "all_reduce")
+    beside = Frame(diagnosis.__file__.replace("runtime/ranks/diagnosis", "groups/exchange"), 7, "all_reduce")
     assert "has a different size" in str(diagnosis.rank_death(0, -6, (HERE, beside), None)), "its own thread aborted it"
     assert "has a different size" not in str(diagnosis.rank_death(0, -6, (HERE,), None))
     died = diagnosis.rank_death(2, 7, (), waits("barrier"))

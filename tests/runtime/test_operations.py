@@ -4,8 +4,6 @@ keeps to itself and the course uses is there, too, and used in one file.
 
 import ast
 import json
-import pkgutil
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +15,8 @@ import torch.distributed.tensor  # noqa: F401  the same
 from torch.distributed import distributed_c10d
 from torch.torch_version import TorchVersion
 
-import course_lib
 from course_lib.costs import links
-from course_lib.runtime import launch, record_timeline, torch_private
+from course_lib.runtime import launch, record_timeline
 from course_lib.runtime.operations import (
     NAMESPACES,
     NEW_IN,
@@ -94,45 +91,6 @@ def test_closed_forms_have_the_same_names_and_a_rank_sends_or_receives_at_least_
             sent = [OPERATIONS[op].sent_bytes(Transfer(12, n, r, kept=12 // n)) for r in range(n)]
             busiest = max(sent) if op != "gather" else sum(sent)  # there it is the root, which receives
             assert busiest == 12 * bound(n), (op, n)
-
-
-COURSE = Path(course_lib.__file__).parent
-FILE = COURSE / "runtime" / "torch_private.py"
-OWNERS = r"(?:torch|dist|nn|functional|functions|optim|c10d|Variable|ProcessGroup)"  # as the course imports them
-PRIVATE = re.compile(rf"^\s*(?:from|import) torch[\w.]*\._\w+|^\s*from torch[\w.]* import .*\b_[a-z]\w*"
-                     rf"|(?<![\w.\x22\x27]){OWNERS}(?:\.\w+)*?\._(?!_)\w+", re.MULTILINE)
-
-
-def missing(names: dict[str, str]) -> list[str]:
-    """A sentence for each name that is gone, for whoever brings the course to this torch."""
-    told = []
-    for name, needed_by in names.items():
-        try:
-            pkgutil.resolve_name(name)
-        except (AttributeError, ImportError):
-            told.append(f"torch {torch.__version__} has no {name}. It is needed by {needed_by}: look for what has "
-                        "taken its place, and change course_lib/runtime/torch_private.py")
-    return told
-
-
-def test_torch_still_has_every_private_name_and_one_that_is_gone_is_told_with_who_needs_it():
-    assert missing({name: user for name, user in torch_private.NAMES.items()
-                    if torch.__version__ >= "2.9" or not name.endswith("_dump_fr_trace")}) == []  # older: NCCL's alone
-    (sentence,) = missing({"torch._C._gone_by_now": "record_memory"})
-    assert "has no torch._C._gone_by_now. It is needed by record_memory" in sentence
-
-
-def test_no_other_file_uses_what_torch_keeps_to_itself_and_that_file_has_a_table_of_it():
-    found = [f"{path.relative_to(COURSE)} uses {use}: take it from course_lib/runtime/torch_private.py"
-             for path in sorted(COURSE.rglob("*.py")) if path != FILE
-             for use in PRIVATE.findall(path.read_text(encoding="utf-8"))]
-    assert found == []
-    used = {use.split()[-1].rpartition(".")[2] for use in PRIVATE.findall(FILE.read_text(encoding="utf-8"))}
-    assert used - {part for name in torch_private.NAMES for part in name.split(".")} == set() and len(used) > 10
-    private = ["import torch\ntorch._C.x()", "from torch.utils import _pytree", "c10d._x = 1",
-               "from torch.utils._pytree import tree_map"]
-    public = ["torch.ones(2)._version", "self._x", "nn.Linear.__init__"]
-    assert all(map(PRIVATE.findall, private)) and not any(map(PRIVATE.findall, public))
 
 
 def put_together():

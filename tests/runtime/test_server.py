@@ -1,7 +1,6 @@
 """The process that forks ranks: when it starts, what becomes of one that is frozen, and the trace of all messages."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,11 +10,11 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from course_lib.runtime import LaunchError, RankFailed, launch, launcher, testing
+from course_lib.runtime import LaunchError, launch, launcher
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import pools
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.supervisor import Supervisor
+from tests.faults import inside
 from tests.faults.kinds import interrupt_once, rank_sum
 from tests.faults.traces import alive
 
@@ -60,43 +59,38 @@ def test_importing_starts_the_server_in_a_kernel_before_torch_is_imported_and_no
     assert ran.stdout == f"started: {started}\n", ran.stderr
 
 
-def test_a_cell_does_not_wait_for_what_another_thread_asks_of_the_server():
-    with launcher.pool()._lock:  # the answer may take two minutes
-        pools._start(None)
-
-
 @pytest.mark.ci
 def test_a_server_that_nobody_asks_leaves_with_its_folder_and_not_while_a_launch_is_under_way(monkeypatch):
     pool = ForkPool(leaves_after_s=0.0)
     pool.start()
-    testing.wait_until_idle(pool)
-    assert testing.server_pid(pool) is None and not Path(pool.folder).exists()
+    inside.wait_until_idle(pool)
+    assert inside.server_pid(pool) is None and not Path(pool.folder).exists()
     monkeypatch.setattr(launcher, "pool", lambda: pool)
     supervised = Supervisor.run
 
     def run(self):
-        testing.wait_until_idle(pool)  # its time has come, between the beginning of the launch and its first rank
-        assert testing.server_pid(pool) is not None
+        inside.wait_until_idle(pool)  # its time has come, between the beginning of the launch and its first rank
+        assert inside.server_pid(pool) is not None
         return supervised(self)
 
     monkeypatch.setattr(Supervisor, "run", run)
     for _ in range(2):  # at once after each the server leaves, at any moment of the next call
         assert launch(rank_sum, world_size=2) == [1.0, 1.0]
-    testing.wait_until_idle(pool)
-    assert testing.server_pid(pool) is None
+    inside.wait_until_idle(pool)
+    assert inside.server_pid(pool) is None
 
 
 def test_a_call_puts_off_the_leaving_also_where_its_time_has_come_and_closing_ends_a_frozen_server(monkeypatch):
     pool = ForkPool(leaves_after_s=300.0)
     pool.start()
-    pid, folder, too_late = testing.server_pid(pool), pool.folder, pool._leaving
+    pid, folder, too_late = inside.server_pid(pool), pool.folder, pool._leaving
     pool.start()
     with monkeypatch.context() as patch:
         patch.setattr(threading, "current_thread", lambda: too_late)
         pool._leave()
-    assert too_late is not pool._leaving and testing.server_pid(pool) == pid
+    assert too_late is not pool._leaving and inside.server_pid(pool) == pid
     os.kill(pid, signal.SIGSTOP)
-    with testing.limits(closes_within_s=0.1):
+    with inside.limits(closes_within_s=0.1):
         pool.close()
     assert not alive(pid) and not os.path.exists(folder)
 
@@ -104,10 +98,10 @@ def test_a_call_puts_off_the_leaving_also_where_its_time_has_come_and_closing_en
 # Frozen
 
 def test_a_server_that_froze_between_launches_is_killed_and_replaced_by_the_next_launch():
-    frozen = testing.server_pid()
+    frozen = inside.server_pid()
     os.kill(frozen, signal.SIGSTOP)
     says = r"did not answer for . s \(the system calls it stopped\).*next launch"
-    with testing.limits(lives_within_s=2.0), pytest.raises(LaunchError, match=says) as caught:
+    with inside.limits(lives_within_s=2.0), pytest.raises(LaunchError, match=says) as caught:
         launch(rank_sum, world_size=2)
     assert type(caught.value) is LaunchError and not alive(frozen)
 
@@ -126,30 +120,3 @@ def test_an_interrupt_ends_a_launch_whose_server_is_frozen(tmp_path):
     with pytest.raises(LaunchInterrupted, match="interrupted"):
         launch(freeze_and_spin, file, world_size=1)
     assert not alive(int(file.read_text()))
-
-
-# The trace
-
-LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{6}  (\S+(?: \d)?) -> (\S+(?: \d)?) +(\S+)")
-
-
-def test_the_trace_has_a_line_for_each_message_and_no_value_of_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("PASSWORD", "swordfish")
-
-    def fail():
-        raise ValueError("two\nlines")
-
-    with monkeypatch.context() as patch:
-        patch.setenv("COURSE_LIB_TRACE", str(tmp_path / "trace"))
-        launch(rank_sum, world_size=2)
-        with pytest.raises(RankFailed):
-            launch(fail, world_size=1)
-    launch(rank_sum, world_size=1)
-    lines = (tmp_path / "trace").read_text().splitlines()
-    heard = [LINE.match(line).groups() for line in lines]
-    assert [kind for sender, receiver, kind in heard if "server" in (sender, receiver)].count("fork") == 3
-    for rank in ("rank 0", "rank 1"):
-        first = [kind for sender, receiver, kind in heard if rank in (sender, receiver)]
-        assert first[:2] == ["Home", "Task"] and "Returned" in first
-    assert sum("Failed" in line and "ValueError: two lines" in line for line in lines) == 1
-    assert "swordfish" not in "".join(lines)

@@ -19,11 +19,11 @@ from course_lib.runtime import (
     record_memory,
     record_timeline,
     start_ranks,
-    testing,
 )
 from course_lib.runtime.ranks.pools import pool
 from course_lib.runtime.team.rank_cell import is_code
 from course_lib.runtime.team.team import newest_team
+from tests.faults import inside
 from tests.faults.kinds import rank_sum
 from tests.faults.traces import traces
 
@@ -42,8 +42,8 @@ def team():
 
 def test_a_call_in_a_team_gives_what_a_launch_gives_from_the_same_processes_each_time(team):
     assert list(team.run(rank_sum)) == list(launch(rank_sum, world_size=3)) == [3.0] * 3
-    assert team.alive == [0, 1, 2] and len(team) == 3
-    assert list(team.run(os.getpid)) == list(team.run(os.getpid)) == testing.rank_pids(team)
+    assert team.alive == [0, 1, 2]
+    assert list(team.run(os.getpid)) == list(team.run(os.getpid)) == inside.rank_pids(team)
     with start_ranks(1, env={"FLAVOUR": "plain"}) as alone:
         assert list(alone.run(rank_sum)) == [0.0]
         assert alone[0].eval("__import__('os').environ['FLAVOUR']") == "plain"
@@ -74,7 +74,7 @@ def test_what_is_pushed_is_each_ranks_own_copy_and_a_cell_for_some_ranks_leaves_
     team.run_cell("chosen = True", ranks=[0, 2])
     assert [each.tolist() for each in team.pull("batch")] == [[0, 0], [1, 1], [2, 2]] and batch.tolist() == [0, 0]
     assert team.pull("chosen") == [True, False, True]
-    team[1]["batch"] = torch.ones(1)
+    team.run_cell("batch = torch.ones(1)", [1])
     assert team[1]["batch"].tolist() == [1.0] and team[2]["batch"].tolist() == [2.0, 2.0]
 
 
@@ -181,7 +181,7 @@ def test_a_team_says_who_is_alive_what_each_rank_holds_and_what_it_did_until_it_
         told = repr(team)
         assert told.startswith("Team of 2 ranks over gloo: ready\n  rank 0  has run <cell ")
         assert "parameters 32 B, gradients 32 B, optimizer state 32 B: optimizer, model, tied" in told
-        assert "tied: float32[2, 3]" in repr(team[0]) and "<table>" in team._repr_html_()
+        assert "<table>" in team._repr_html_()
     team.close()  # again: it does nothing
     assert repr(team) == "Team of 2 ranks over gloo: closed\n  rank 0  has ended\n  rank 1  has ended"
     assert team.alive == []

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from course_lib.runtime import LaunchError, LaunchTimeout, TeamEnded, start_ranks, testing
+from course_lib.runtime import LaunchError, LaunchTimeout, TeamEnded, start_ranks
 from course_lib.runtime.errors import LaunchInterrupted
 from course_lib.runtime.ranks.pools import pool
+from tests.faults import inside
 from tests.faults.kinds import (
     ALL,
     FAULTS,
@@ -32,7 +33,7 @@ _living: list = []  # the team of the session that goes on
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(tmp_path_factory):
     folder = tmp_path_factory.mktemp("session")
-    with pytest.MonkeyPatch.context() as patch, testing.limits(still_s=1.0):  # no cell stands still so long by chance
+    with pytest.MonkeyPatch.context() as patch, inside.limits(still_s=1.0):  # no cell stands still so long by chance
         patch.setenv("TMPDIR", str(folder))
         patch.chdir(folder)
         pool().wait_for_preload()
@@ -46,7 +47,7 @@ def nothing_is_left(tmp_path_factory):
 
 def session():
     """A team in the middle of a session: the one that goes on, where it has not ended in a fault."""
-    if _living and testing.is_over(_living[0]):
+    if _living and inside.is_over(_living[0]):
         _living.pop().close()
     if not _living:
         _living.append(start_ranks(3, timeout=60.0))
@@ -59,8 +60,8 @@ def session():
 def test_what_each_fault_leaves_can_be_looked_at_and_where_all_ranks_live_the_next_cell_runs(kind):
     fault, team, error = FAULTS[kind], session(), None
     if kind == "interrupt":
-        interrupt_once(lambda: any("is at" in where for where in testing.rank_lines(team).values()))
-    with testing.call_limit(team, SHORT_S if fault.error is LaunchTimeout else 60.0):
+        interrupt_once(lambda: any("is at" in where for where in inside.rank_lines(team).values()))
+    with inside.call_limit(team, SHORT_S if fault.error is LaunchTimeout else 60.0):
         try:
             team.run_cell(fault.cell(culprit=1))
         except (LaunchError, LaunchInterrupted) as caught:

@@ -14,19 +14,21 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Connection
 
 import psutil
 import pytest
 import torch
 
 from course_lib import tensor_parallel
-from course_lib.runtime import LaunchError, LaunchTimeout, RankDied, launch, launcher, start_ranks, testing
+from course_lib.runtime import LaunchError, LaunchTimeout, RankDied, launch, launcher, start_ranks
 from course_lib.runtime.errors import LaunchInterrupted
-from course_lib.runtime.ranks import fork_pool, processes, supervisor
+from course_lib.runtime.ranks import fork_pool, supervisor
 from course_lib.runtime.ranks.processes import RankProcess
 from course_lib.runtime.ranks.showing import read_output
 from course_lib.runtime.ranks.supervisor import Supervisor
 from course_lib.runtime.team.rank_cell import keep_picklable
+from tests.faults import inside
 from tests.faults.kinds import interrupt_once
 from tests.faults.traces import alive, traces
 
@@ -62,7 +64,7 @@ class Moment:
     def set(self, number, act):
         self.number, self.act, self.came, self.passed = number, act, False, itertools.count(1)
 
-    def __call__(self, sender, receiver, message):
+    def __call__(self):
         if next(self.passed) == self.number:
             self.came = True
             self.act()
@@ -70,9 +72,20 @@ class Moment:
 
 @pytest.fixture
 def moment(monkeypatch):
-    moment = Moment()
-    monkeypatch.setattr(fork_pool, "trace", moment)
-    monkeypatch.setattr(processes, "trace", moment)
+    moment, send, receive = Moment(), Connection.send, Connection.recv
+
+    def pass_and_send(connection, message):
+        moment()
+        send(connection, message)
+
+    def receive_and_pass(connection):
+        try:
+            return receive(connection)
+        finally:
+            moment()
+
+    monkeypatch.setattr(Connection, "send", pass_and_send)
+    monkeypatch.setattr(Connection, "recv", receive_and_pass)
     return moment
 
 
@@ -142,19 +155,19 @@ def test_an_interrupt_in_a_long_message_waits_for_a_rank_that_takes_it_and_ends_
     """Rank 1 takes what is pushed slowly, or never: a stop must not come between two parts of it."""
     with start_ranks(2) as team:
         team.run_cell(IMPORTS)
-        frozen = psutil.Process(testing.rank_pids(team)[1])
+        frozen = psutil.Process(inside.rank_pids(team)[1])
         frozen.suspend()
 
         def go_on_once_interrupted():
-            while goes_on and not testing.is_stopping(team):
+            while goes_on and not inside.is_stopping(team):
                 time.sleep(0.001)
             if goes_on:
                 frozen.resume()
 
-        interrupt_once(lambda: testing.task_holders(team) == {0})
+        interrupt_once(lambda: inside.task_holders(team) == {0})
         threading.Thread(target=go_on_once_interrupted, daemon=True).start()
         told = "All ranks live" if goes_on else "rank 1 did not come back"
-        with testing.limits(comes_back_s=_WITHIN_S if goes_on else 3.0), pytest.raises(LaunchInterrupted, match=told):
+        with inside.limits(comes_back_s=_WITHIN_S if goes_on else 3.0), pytest.raises(LaunchInterrupted, match=told):
             team.push(long=bytes(1 << 24))
         assert team.pull("kept") == ([0, 3] if goes_on else [0])
         assert not goes_on or team.run_cell(SUM) == ALL_SUMMED
@@ -190,7 +203,7 @@ def test_an_interrupt_before_a_call_or_its_thread_has_begun_or_at_its_last_item_
 def test_a_rank_that_can_open_no_file_any_more_is_stopped_and_hears_the_next_look():
     with start_ranks(2) as team:
         team.run_cell(f"{IMPORTS}\nimport resource\nsoft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)")
-        with testing.call_limit(team, 1.5), pytest.raises(LaunchError, match="All ranks live"):
+        with inside.call_limit(team, 1.5), pytest.raises(LaunchError, match="All ranks live"):
             team.run_cell("if r:\n    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))\ntime.sleep(1000)")
         team[1].eval("resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))")
         assert team.pull("kept") == [0, 3] and team.run_cell(SUM) == ALL_SUMMED
@@ -215,8 +228,8 @@ def test_a_kill_at_any_message_of_a_call_is_told_and_leaves_nothing(moment, kind
     launcher.pool().wait_for_preload()
     team = start_ranks(2)
     team.run_cell(IMPORTS)
-    pids = testing.rank_pids(team)
-    victim = pids[1] if kind == "rank 1" else testing.server_pid(team if kind == "the team's server" else None)
+    pids = inside.rank_pids(team)
+    victim = pids[1] if kind == "rank 1" else inside.server_pid(team if kind == "the team's server" else None)
     moment.set(number, lambda: os.kill(victim, signal.SIGKILL))
     with suppress(LaunchError):  # where it came as all had returned, the call has its results
         team.run_cell(SUM)

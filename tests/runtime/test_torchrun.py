@@ -1,4 +1,4 @@
-"""One script, started by plain python and by torchrun: the same numbers, and the same answers of a team.
+"""One script, started by plain python and by torchrun: the same numbers.
 
 The two nodes are those of `on_hosts`: network namespaces joined by a cable where this machine lets us make them, else
 two agents of torchrun on the loopback interface.
@@ -34,7 +34,6 @@ def run_script(text: str, folder: Path, *arguments: str) -> str:
 
 SCRIPT = '''
 import atexit, json, os, pathlib, sys
-from dataclasses import dataclass
 
 def last_of_all():
     names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]  # none but on Linux
@@ -48,10 +47,6 @@ import torch
 import torch.distributed as dist
 from course_lib.runtime import launch, record_communication, start_ranks
 
-@dataclass
-class Sum:  # of the script itself, which ranks do not run
-    values: list
-
 def walk(num_steps):
     mine = torch.rand(3) * (dist.get_rank() + 1)  # each rank has the same seed
     for step in range(num_steps):
@@ -64,21 +59,17 @@ def add_up():
     x = torch.full((2,), dist.get_rank() + 1.0)
     with record_communication():
         dist.all_reduce(x)
-    return Sum(x.tolist())
+    return x.tolist()
 
 def main():
     ends = launch(walk, 5, world_size=int(sys.argv[1]))
-    with start_ranks(4) as team:
-        ran = team.run(add_up)
-        assert "RANK" in os.environ or all(type(each) is Sum for each in ran)
-        team.run_cell("y = torch.full((2,), float(dist.get_rank()))\\ndist.all_reduce(y)", scope=globals())
-        team.push(z=3)
-        some = team.run_cell("z = z + dist.get_rank()\\nz", ranks=[1], scope=globals())
-        assert "rank 1  has run" in repr(team) and "other 8 B: y, z" in repr(team)
-        of_team = [[each.values for each in ran], ran.communication.calls("all_reduce"),
-                   [y.tolist() for y in team.pull("y")], some, team.pull("z"), team[1].eval("z * 10"), team.alive,
-                   repr(shell.run_cell("%%ranks\\ny.tolist()").result)]
-        return list(ends), of_team
+    sums = launch(add_up)
+    if "RANK" in os.environ:
+        try:
+            start_ranks(4)
+        except ValueError as error:
+            assert "which has started the ranks already" in str(error)
+    return list(ends), [list(sums), sums.communication.calls("all_reduce")]
 
 told = main()
 if os.environ.get("RANK", "0") == "0":
@@ -91,13 +82,12 @@ def told_in(output: str) -> list:
     return json.loads(line.removeprefix("told "))
 
 
-def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch_and_a_team_says_the_same(tmp_path):
+def test_two_nodes_under_torchrun_give_the_same_numbers_as_launch_and_no_team_is_started_there(tmp_path):
     # torchrun's own number of ranks counts, and whoever asked for another is told so.
     both = on_hosts(SCRIPT, "3", timeout=_WITHIN_S)
-    ends, of_team = told_in(both.stdout)
-    assert [ends, of_team] == told_in(run_script(SCRIPT, tmp_path, "4")) and len(set(map(tuple, ends))) == 4
-    assert of_team == [[[10.0, 10.0]] * 4, 4, [[6.0, 6.0]] * 4, {"1": "4"}, [3, 4, 3, 3], 40, [0, 1, 2, 3],
-                       "ranks 0 to 3: [6.0, 6.0]"]
+    ends, sums = told_in(both.stdout)
+    assert [ends, sums] == told_in(run_script(SCRIPT, tmp_path, "4")) and len(set(map(tuple, ends))) == 4
+    assert sums == [[[10.0, 10.0]] * 4, 4]
     # One that is still there could ask for Python's lock when Python has ended, which aborts the process.
     assert both.stdout.count("threads of gloo at the end: 0") == 4, both.stdout
     assert both.stderr.count("world_size=3 was asked for, but torchrun started 4 ranks: using 4") == 1

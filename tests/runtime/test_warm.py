@@ -19,7 +19,8 @@ SCRIPT = '''
 import os, subprocess, sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, start_ranks, testing
+from course_lib.runtime import Deadlock, RankDied, RankFailed, launch, start_ranks
+from tests.faults import inside
 from tests.faults.kinds import Plan, complaints, inject, rank_sum, start_a_daemon
 from tests.faults.traces import alive
 
@@ -51,7 +52,7 @@ def fails(error, cell):
         return str(caught)
     return ""
 
-with testing.limits(still_s=1.0):
+with inside.limits(still_s=1.0):
     claim("interpreters stay warm", list(launch(os.getpid, world_size=2)) == list(launch(os.getpid, world_size=2)))
     launch(talk, world_size=2)
     if os.name != "nt":

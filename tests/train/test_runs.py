@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.export import read_file
 from course_lib.hybrid_parallel import LearningRate
 from course_lib.train import main
 from course_lib.train.results import plain_model
@@ -64,11 +63,10 @@ def cut_short(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def test_a_damaged_checkpoint_is_passed_over_aloud_and_strict_refuses_it(command):
+def test_a_damaged_checkpoint_is_passed_over_aloud(command):
     unbroken = command("--layout dp2 --steps 6 --save a --save-every 2 --keep 9").losses
     cut_short(checkpoint.latest("a") / "__1_0.distcp")
     (checkpoint.complete_checkpoints("a")[1] / "manifest.json").write_text("nonsense")
-    assert "__1_0.distcp has" in refused(command, "--steps 8 --resume a --strict --layout dp2")
     again = command("--steps 6 --decay-steps 6 --resume a --layout dp2").losses
     said = command.said()
     assert "WARNING: step_00000006 is damaged and is passed over" in said and "__1_0.distcp has" in said
@@ -114,15 +112,12 @@ def test_inspect_evaluate_sample_and_export_of_a_run_of_any_layout(command, tmp_
     said = command.said()
     assert "a: 2 checkpoints of 1 run" in said and re.search(r"step_00000002 .*DAMAGED: .*\.metadata has", said)
     assert re.search(r"step_00000004  step 4  run \w{8}  .* dp2,tp2 on 4 ranks  intact", said)
-    numbers = plain_model("a").num_parameters()
-    assert f"model {4 * numbers:,} bytes" in said and "a cosine to 0.001 at step 4" in said
-    losses = []
-    for words in (["evaluate", "a"], ["evaluate", "a", "--layout", "dp2,pp2", "--rows", "64"]):
-        main(words)
-        losses.append(float(re.search(r"loss ([\d.]+) nats", command.said())[1]))
-    assert losses[0] == pytest.approx(losses[1], abs=2e-6) and 4 < losses[0] < 6
+    size = sum(path.stat().st_size for path in checkpoint.latest("a").iterdir() if path.name != "manifest.json")
+    assert f"{size:,} bytes in 5 files" in said
+    main(["evaluate", "a", "--rows", "64"])
+    assert 4 < float(re.search(r"loss ([\d.]+) nats", command.said())[1]) < 6
     main(["sample", "a", "def ", "--tokens", "5"])
     assert command.said().startswith("def ")
     main(["export", "a", "m.safetensors"])
-    found = read_file(tmp_path / "m.safetensors")
+    found = pytest.importorskip("safetensors.torch").load_file(tmp_path / "m.safetensors")
     assert "2 checkpoints" not in command.said() and torch.equal(found["norm.weight"], plain_model("a").norm.weight)

@@ -31,6 +31,7 @@ from course_lib.widgets.base import Explorable, SteppedExplorable
 from course_lib.widgets.layout_planner import estimate_layout
 from course_lib.widgets.matrix_cut import product_steps
 from tests.widgets.marks import Reading, Ruler, quantities, require_numbers
+from tests.widgets.pictures import scene_with
 
 SCENES = [kind for name in widgets.__all__ if isinstance(kind := getattr(widgets, name), type)
           and issubclass(kind, Explorable) and kind is not Explorable]
@@ -237,17 +238,16 @@ def mesh(read, mesh, order, axis, rank):
               f"{order[:2]} innermost, {order[-2:]} outermost")
 
 
-def simulated(name, p, m, v, slow, costs):
-    """A rank's passes take `costs`, shared out among its chunks; twice as long on the slow one."""
+def simulated(name, p, m, v, slow):
+    """Each of a rank's passes takes 1, shared out among its chunks; twice as long on the slow one."""
     schedule = SCHEDULES[name](p, m, v)
     cost = {stage: Fraction(1 + (rank == slow), len(chunks)) for rank, chunks in enumerate(schedule.stages)
             for stage in chunks}
-    each = [[one * cost[stage] for stage in range(schedule.num_stages)] for one in costs]
-    return pipeline_parallel.simulate(schedule, *each)
+    return pipeline_parallel.simulate(schedule, *3 * [[cost[stage] for stage in range(schedule.num_stages)]])
 
 
-def pipeline_schedule(read, order, p, m, v, slow, costs, **rest):
-    at, shown = read.ticks(), simulated(order, p, m, v, slow, costs)
+def pipeline_schedule(read, order, p, m, v, slow, **rest):
+    at, shown = read.ticks(), simulated(order, p, m, v, slow)
     colours = {"F": "forward", "B": "backward", "I": "backward", "W": "weights"}
     for rank, boxes in enumerate(shown.by_rank):
         read.rect(f"rank {rank} lane")
@@ -262,7 +262,7 @@ def pipeline_schedule(read, order, p, m, v, slow, costs, **rest):
                 read.rect(f"{key} weights", x, role="weights")
             read.inside(key, box.action.microbatch)
     read.grid({(rank, 0): f"rank {rank} lane" for rank in range(p)})
-    every = {name: simulated(name, p, m, v, slow, costs) for name in SCHEDULES}
+    every = {name: simulated(name, p, m, v, slow) for name in SCHEDULES}
     read.bars([(name, each.bubble_fraction, [each.bubble_fraction, float(max(each.peak_activations))])
                for name, each in every.items()], order)
 
@@ -585,7 +585,7 @@ MODEL_OF = {
 
 def require_marks(kind, chosen):
     """AssertionError where a mark of this scene is not what the model says, and where nobody has asked for one."""
-    read = Reading(kind.scene(chosen))
+    read = Reading(scene_with(kind, chosen))
     MODEL_OF[kind.__name__](read, **chosen)
     read.finish()
 
@@ -621,7 +621,6 @@ def test_every_mark_stands_for_its_number_after_several_choices(kind, walk):
     (widgets.BucketOverlap, {"bucket_cap_mb": 40}), (widgets.FitsOrNot, {"num_devices": 24, "model": "GPT-3"}),
     (widgets.ZeroMemory, {"num_devices": 10_000, "stage": 3}), (widgets.ActivationMemory, {"tokens": 3000}),
     (widgets.Stragglers, {"slack": 3, "scheme": "local"}), (widgets.TokenDispatch, {"balancing": 7, "k": 2}),
-    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1, "costs": (1, 2, 0)}),
-    (widgets.LayoutPlanner, {"run": "Mixtral 8x7B on H100, 1M tokens a step"})])
+    (widgets.PipelineSchedule, {"order": "interleaved 1F1B", "v": 3, "p": 2, "m": 4, "slow": 1})])
 def test_every_mark_stands_for_its_number_at_values_that_only_python_sets(kind, own):
     require_marks(kind, kind(**own).settings())

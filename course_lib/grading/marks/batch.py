@@ -35,7 +35,6 @@ from tqdm import tqdm
 from course_lib.grading.marks.record import digest_of, key_of
 from course_lib.grading.marks.standing import CourseFolder, Standing, Status, report, standings, write_csv
 
-ATTEMPTS = 2  # of a submission with which its worker died
 LIMIT_S = 3600.0  # for one submission: far more than all its exercises' own limits
 LOOK_S = 0.25  # between two looks at what a signal has asked for
 WAIT_FOR_GRADEBOOK_S = 120  # several workers write to one file
@@ -104,8 +103,8 @@ class WorkerProcess:
         self.process: subprocess.Popen | None = None
         self.stopped = False
 
-    def grade(self, student: str) -> tuple[str, bool]:
-        """Why it failed, "" where it did not; and whether the worker died of it, so that another try may help."""
+    def grade(self, student: str) -> str:
+        """Why it failed, "" where it did not."""
         process = self.process if self.process and self.process.poll() is None else self.start()
         start = time.monotonic()
         timer = threading.Timer(self.limit_s, process.kill)
@@ -118,12 +117,12 @@ class WorkerProcess:
         finally:
             timer.cancel()
         if line:
-            return json.loads(line), False
+            return json.loads(line)
         code = process.wait()
         if time.monotonic() - start >= self.limit_s:
-            return f"it took longer than {self.limit_s:g} s, and was ended", False
+            return f"it took longer than {self.limit_s:g} s, and was ended"
         how = "signal 9, as the system does when memory runs out" if code == -9 else f"exit status {code}"
-        return f"the grader's process ended in the middle ({how})", True
+        return f"the grader's process ended in the middle ({how})"
 
     def start(self) -> subprocess.Popen:
         """A worker that is ready. RuntimeError with its last words where it does not come up."""
@@ -172,12 +171,9 @@ def grade_all(course: CourseFolder, name: str, students: Iterable[str], jobs: in
                     student = waiting.get_nowait()
                 except queue.Empty:
                     return
-                for _ in range(ATTEMPTS):
-                    error, died = worker.grade(student)
-                    if worker.stopped:
-                        return
-                    if not died:
-                        break
+                error = worker.grade(student)
+                if worker.stopped:
+                    return
                 keep(course, name, student, error)
                 with lock:
                     on_done(student, error)

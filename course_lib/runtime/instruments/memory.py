@@ -142,7 +142,6 @@ class MemoryLog(Recording):
         return draw_memory(self.tracks, self._headline(), detail)
 
 
-
 @contextmanager
 def record_memory(**named: Any) -> Iterator[MemoryLog]:
     """Record what this rank holds, from each allocation to its free; the log can be read at any time.
@@ -158,8 +157,8 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     sources: list[tuple[str, Callable[[], Any]]] = []  # of what kind, and what has the tensors now
     for name, value in named.items():
         if isinstance(value, nn.Module):
-            sources += [("parameters", lambda m=value: list_tensors(m, "_parameters")),
-                        ("other", lambda m=value: list_tensors(m, "_buffers"))]
+            sources += [("parameters", lambda m=value: list(m.parameters())),
+                        ("other", lambda m=value: list(m.buffers()))]
         elif isinstance(value, Optimizer):
             # What it steps and no module owns are master copies; or parameters, where no model was named.
             stepped = "optimizer_state" if has_module or "parameters" in named else "parameters"
@@ -172,22 +171,6 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     claims: Sources = [(CLAIM_OF_KIND[kind], source) for kind, source in sources]
     with keep_recording(log), MemoryTracker(track, claims).watch():
         yield log
-
-
-def list_tensors(module: nn.Module, kind: str) -> list[Tensor]:
-    """What module.parameters() or .buffers() give, in a tenth of their time: a step asks for it several times."""
-    if type(module).parameters is not nn.Module.parameters or type(module).buffers is not nn.Module.buffers:
-        return list(module.parameters() if kind == "_parameters" else module.buffers())
-    found, seen, to_visit = [], set(), [module]
-    while to_visit:
-        each = to_visit.pop()
-        if each is not None and each not in seen:
-            seen.add(each)
-            if own := getattr(each, kind):
-                found += [tensor for tensor in own.values() if tensor is not None]
-            if inner := each._modules:
-                to_visit += inner.values()
-    return found
 
 
 def tensor_source(name: str, value: Any) -> Callable[[], Any]:

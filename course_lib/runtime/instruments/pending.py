@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,25 +61,10 @@ class GroupCall:
         return f"{self.op}({', '.join(arguments)})"
 
 
-class Listener(Protocol):
-    """What hears of every call on a process group, from its begin to its completion."""
-
-    def begin_call(self, call: GroupCall) -> None:
-        """The call begins, on the thread that makes it."""
-
-    def end_call(self, call: GroupCall) -> None:
-        """Called once per call, at its completion; perhaps from a thread of the backend. Where the call is `on_stream`,
-        the current stream is at its completion, and the host ahead of it.
-        """
-
-    def begin_wait(self, call: GroupCall) -> Any:
-        """The calling thread goes into the call, or its wait(); `end_wait` gets back what this returns."""
-
-    def end_wait(self, call: GroupCall, since: Any) -> None:
-        """It has come out again."""
-
-
-listeners: list[Listener] = []
+# What hears of every call, from its begin to its completion: see TimelineRecorder. end_call is called once for each
+# call, perhaps from a thread of the backend; where the call is `on_stream`, the current stream is at its completion,
+# and the host ahead of it. end_wait gets back what begin_wait has returned.
+listeners: list[Any] = []
 waiting_in: dict[int, list[GroupCall]] = {}  # thread id -> the calls it is inside, outermost first
 counts: Counter[tuple[str, tuple[int, ...]]] = Counter()  # (op, group's ranks) -> calls begun so far
 _numbers = itertools.count()

@@ -8,7 +8,7 @@ both would count everything twice.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 
@@ -66,17 +66,7 @@ def this_rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-class SpanListener(Protocol):
-    """What a recorder that wants to hear of spans provides."""
-
-    def begin_span(self, name: str, labels: dict[str, Any]) -> None:
-        """A span of this name begins on the calling thread; `labels` are what the reader gave with it."""
-
-    def end_span(self) -> None:
-        """The innermost open span has ended."""
-
-
-span_listeners: list[SpanListener] = []
+span_listeners: list[Any] = []  # each has begin_span(name, labels) and end_span(), of the calling thread
 
 
 class span:  # noqa: N801  used like a function; a class, because a generator costs several times as much

@@ -11,10 +11,9 @@ forks ranks (Linux; elsewhere the ranks are interpreters kept warm), and the ran
     rank -> notebook     Whereabouts         lines, pending communication, CPU time (watcher.py)
     rank -> notebook     Asks                at a breakpoint, what the debugger says; clocks stand still
     notebook -> rank     Typed               what the reader typed at the cell (debugging.py)
-        until the rank has ended its work in one of five ways:
+        until the rank has ended its work in one of four ways:
     rank -> notebook     Returned            the pickled result and what was recorded
     rank -> notebook     Failed              an exception: its class, words, lines, and itself where it can be pickled
-    rank -> notebook     Exited              sys.exit
     rank -> notebook     Quit                q at a breakpoint
     rank -> notebook     Closed              nothing: its process has died
     notebook -> rank     you may go          dismissed: a rank that left early would fail its peers
@@ -31,8 +30,6 @@ the first one, so that launches come and go beside them:
 The supervisor follows all of this, decides what the story is, and raises it as one error: RankFailed, RankDied,
 Deadlock (all that are left wait, and have not moved for seconds), LaunchTimeout, LaunchInterrupted. A server that does
 not answer is killed with its ranks, which is a LaunchError; the next launch starts a new one.
-
-COURSE_LIB_TRACE=FILE writes a line for each of these messages, as the notebook's process sends or receives it.
 
 Files in reading order:
 
@@ -54,5 +51,5 @@ and where a rank comes from:
     fork_pool.py      forked ranks, and those of a team, whose server is a fork of the first one
     fork_server.py    the process that forks them
     home.py           what is imported ahead; environment, working folder, import path: a rank's are the notebook's
-    processes.py      a rank as the notebook's process sees it, the trace, and ending what ranks started
+    processes.py      a rank as the notebook's process sees it, and ending what ranks started
 """

@@ -22,7 +22,7 @@ from course_lib.runtime.ranks.messages import ASK, DISMISS, Absent, Counts, Retu
 from course_lib.runtime.ranks.processes import RankProcess
 
 if TYPE_CHECKING:
-    from course_lib.runtime.ranks.pools import Pool
+    from course_lib.runtime.ranks.pools import BranchPool, ForkPool, WarmPool
 
 LEAVE_S = 5.0  # time for a rank to close what it opened
 _STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
@@ -34,7 +34,7 @@ _DUMP_S = 2.0  # by then a signal has made it write that down, also where it wai
 class Crew:
     """`task` has what all its ranks and calls have in common. `stays`: more calls may come after one that has ended."""
 
-    def __init__(self, pool: "Pool", task: Task, env: dict[str, str], stays: bool = False):
+    def __init__(self, pool: "BranchPool | ForkPool | WarmPool", task: Task, env: dict[str, str], stays: bool = False):
         self.pool, self.task, self.env, self.stays = pool, task, env, stays
         self.processes: list[RankProcess] = []
         self.counts: dict[int, Counts] = {}  # rank -> its communication calls, as it last said
@@ -64,7 +64,7 @@ class Crew:
     def give(self, task: Task) -> None:
         """Send a task to its rank. OSError where the rank has ended."""
         process = self.processes[task.rank]
-        process.send(replace(task, mark=process.end_of_output) if self.stays else task)
+        process.connection.send(replace(task, mark=process.end_of_output) if self.stays else task)
 
     def exit_code(self, rank: int) -> int | None:
         return self.pool.exit_code(self.processes[rank])

@@ -19,7 +19,7 @@ from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout
 from course_lib.runtime.operations import POINT_TO_POINT
 from course_lib.runtime.ranks.crew import LaunchRanks
 from course_lib.runtime.ranks.frames import Frame, frames_of_dump, readers_frame, tell_story
-from course_lib.runtime.ranks.messages import Absent, Exited, Failed, Quit, Returned, Whereabouts
+from course_lib.runtime.ranks.messages import Absent, Failed, Quit, Returned, Whereabouts
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned | Absent]
@@ -35,8 +35,6 @@ Handler = Callable[[int, Any], None]  # the supervisor's: takes what a rank says
 
 def is_echo(failure: Failed) -> bool:
     """Whether the exception only says that some other rank has gone."""
-    if failure.members:
-        return all(map(is_echo, failure.members))
     # When one rank ends, all that talk to it fail a moment later. Their errors would bury the one that matters.
     return failure.in_communication and bool(_ECHO.search(failure.message))
 
@@ -49,7 +47,6 @@ def rank_failure(
     lines = [f"rank {rank} failed{_at(failure.frames)}" + (f" (so did {_ranks(others)})" if others else "")]
     lines.append(f"  {_words(failure)}")
     lines += [f"    {tensor}" for tensor in failure.tensors]
-    lines += _members(failure)
     stack = list(tell_story(failure.frames))
     if len(stack) > 1 or (line and not line.is_readers):
         lines += ["", f"Traceback of rank {rank}, innermost last:"] + [f"  {line}" for line in stack]
@@ -65,16 +62,6 @@ def rank_failure(
 
 def _words(failure: Failed) -> str:
     return f"{failure.type_name}: {failure.message}" if failure.message else failure.type_name
-
-
-def _members(group: Failed, indent: str = "    ") -> list[str]:
-    """What an exception group holds: of each member its class, its words and its line."""
-    lines = []
-    for number, member in enumerate(group.members, start=1):
-        words = [*_words(member).splitlines(), *filter(None, [_at_code(member.frames).strip()])]
-        lines += [f"{indent}{'   ' if line else f'{number}. '}{text}" for line, text in enumerate(words)]
-        lines += _members(member, indent + "   ")
-    return lines
 
 
 def rank_death(
@@ -96,15 +83,6 @@ def rank_death(
     if exit_code == -9:
         message += "\n  Hint: unless somebody killed it, the system did because memory ran out."
     return RankDied(message, rank, exit_code)
-
-
-def rank_exit(rank: int, exited: Exited) -> RankDied:
-    """The error for a rank that called sys.exit: where, with what."""
-    code = exited.code if isinstance(exited.code, int) else (0 if exited.code is None else 1)
-    said = f"\n  {exited.code}" if isinstance(exited.code, str) else ""
-    message = (f"rank {rank} called sys.exit (exit code {code}){_at_code(exited.frames)}{said}\n"
-               "  Hint: return from the function instead; every rank has to return a result.")
-    return RankDied(message, rank, code)
 
 
 def reader_quit(rank: int, quit_: Quit) -> LaunchInterrupted:

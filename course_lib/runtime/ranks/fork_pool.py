@@ -5,7 +5,7 @@ launch for ever, so every answer has its time: without a sign of life for some s
 killed, launch says so, and the next launch starts a new server.
 
 A server holds 270 MB. When nobody has asked for anything for some minutes it leaves, as the notebook may stand open in
-a tab that nobody looks at; the next cell or launch starts another one, which answers after about a second.
+a tab that nobody looks at; the next launch starts another one, which answers after about a second.
 
 Ranks that stay have a server of their own, which is a fork of this one.
 """
@@ -33,7 +33,7 @@ from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted
 from course_lib.runtime.ranks import home
 from course_lib.runtime.ranks.home import PRELOAD, PROJECT, SERVES_AFTER
-from course_lib.runtime.ranks.processes import RankProcess, hold_interrupts, kill_by_mark, kill_tree, runs, trace
+from course_lib.runtime.ranks.processes import RankProcess, hold_interrupts, kill_by_mark, kill_tree, runs
 
 _HERE = Path(__file__).resolve().parent
 # A fork copies the page tables of all that the server has imported. With that memory in huge pages (glibc 2.35+, and
@@ -70,11 +70,6 @@ class ForkPool:
         self._leaves_after_s = leaves_after_s
         self._leaving: threading.Timer | None = None  # ends the server, unless somebody asks for something before
         self._num_users = 0  # a launch that is under way, and teams: both may take longer than that
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread starts, asks or ends the server at this moment."""
-        return self._lock.locked()
 
     def begin(self) -> None:
         """As `start`, for a launch or a branch: the server stays until as many have let it go."""
@@ -214,7 +209,6 @@ class ForkPool:
     def _send(self, request: tuple, handles: Collection[int]) -> None:
         if self._control is None:
             raise LaunchError(_ENDED)
-        trace("notebook", "server", request)
         try:
             self._control.send(request)
             for handle in handles:
@@ -233,11 +227,9 @@ class ForkPool:
                 lives_within_s = _HURRIED_S if self.hurried.is_set() else _LIVES_WITHIN_S
                 if now - lived > lives_within_s or now - asked > _ANSWERS_WITHIN_S:
                     raise self._error_of_freeze(now - asked)
-            answer = self._control.recv()
+            return self._control.recv()
         except (EOFError, OSError) as error:
             raise self._error_of_end() from error
-        trace("server", "notebook", ("answer", answer))
-        return answer
 
     def _sign_of_life(self) -> float | None:
         """The CPU time that the server has used, or now where it waits for the disk: what changes while it works."""

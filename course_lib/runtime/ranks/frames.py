@@ -10,10 +10,9 @@ import os
 import re
 import sysconfig
 import traceback as tracebacks
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -32,8 +31,7 @@ _COMMUNICATION = (os.path.join("torch", "distributed"), os.path.join(_RUNTIME, "
                   os.path.join(_RUNTIME, "staging"))
 _COLLECTIVES = os.path.join("course_lib", "collectives"), os.path.join("course_lib", "groups")
 
-_MAX_FOLDED = 8  # functions that call each other in turn, told once
-_SHOWN_TIMES = 3  # what comes no more often than this is told each time
+_SHOWN = 8  # of the reader's frames: so many of the outermost, and of the innermost
 _MAX_TENSORS = 8
 _MAX_IN_A_LIST = 4
 _MAX_VALUES = 6  # a tensor with no more numbers is shown whole
@@ -42,15 +40,10 @@ _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a stack, as plain data that can cross a process boundary.
-
-    `columns` are the first and last column of the expression being evaluated (None where Python does not know, or it
-    goes on over several lines).
-    """
+    """One line of a stack, as plain data that can cross a process boundary."""
 
     file: str
     line: int
-    columns: tuple[int, int] | None
     function: str
     instruction: int = -1
 
@@ -78,11 +71,8 @@ class Frame:
         return f"{_short(self.file) if cell is None else f'cell In[{cell}]'}, line {self.line}"
 
     def code(self) -> str:
-        """The line itself, or of a long one the expression being evaluated; empty where the source is not at hand."""
-        line = linecache.getline(self.file, self.line)
-        if len(line.strip()) > 80 and self.columns:
-            return line.encode()[self.columns[0] : self.columns[1]].decode(errors="replace").strip()  # they count bytes
-        return line.strip()
+        """The line itself; empty where the source is not at hand."""
+        return linecache.getline(self.file, self.line).strip()
 
 
 def name_cells(text: str) -> str:
@@ -130,11 +120,7 @@ def frames_of_thread(innermost: FrameType | None) -> tuple[Frame, ...]:
 
 
 def _frame(code: CodeType, line: int | None, instruction: int) -> Frame:
-    nothing = (None, None, None, None)
-    start, end, first, last = next(islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
-    line = line or start or code.co_firstlineno
-    columns = (first, last) if first is not None and last is not None and start == end == line else None
-    return Frame(code.co_filename, line, columns, code.co_name, instruction)
+    return Frame(code.co_filename, line or code.co_firstlineno, code.co_name, instruction)
 
 
 def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
@@ -145,41 +131,18 @@ def readers_frame(frames: tuple[Frame, ...]) -> Frame | None:
 def tell_story(frames: tuple[Frame, ...]) -> Iterator[str]:
     """The frames as lines to print: the reader's own, then one line for the library in which it ended."""
     mine = [frame for frame in frames if frame.is_readers]
-    for frames_once, more in fold_repeats(mine):
-        for frame in frames_once:
+    for place, frame in enumerate(mine):
+        left_out = len(mine) - 2 * _SHOWN
+        if left_out > 0 and place == _SHOWN:  # of an endless recursion both ends tell all
+            yield f"... {left_out} more of these"
+        if left_out <= 0 or not _SHOWN <= place < len(mine) - _SHOWN:
             name = "" if frame.function.startswith("<") else f" in {frame.function}"
             yield f"{frame.where()}{name}:  {frame.code()}".rstrip(": ")
-        if more:
-            yield f"... {more} more of these" + (f" {len(frames_once)} lines" if len(frames_once) > 1 else "")
     if frames and not frames[-1].is_readers and mine:
         yield f"(raised inside {_short(frames[-1].file)}, line {frames[-1].line}, in {frames[-1].function})"
     elif frames and not mine:
         for frame in frames[-3:]:
             yield f"{frame.where()} in {frame.function}:  {frame.code()}".rstrip(": ")
-
-
-def fold_repeats(frames: Sequence[Frame]) -> Iterator[tuple[Sequence[Frame], int]]:
-    """(frames, how often they come again right behind): endless recursion, also of a few functions in turn, is short.
-
-    A stretch that does not repeat itself often comes frame by frame, with 0.
-    """
-    start = 0
-    while start < len(frames):
-        length, times = max(((length, _times(frames, start, length)) for length in range(1, _MAX_FOLDED + 1)),
-                            key=lambda found: found[0] * (found[1] - 1))
-        # Two or three equal lines are quicker to read than a sentence about them.
-        if times <= _SHOWN_TIMES:
-            length = times = 1
-        yield frames[start : start + length], times - 1
-        start += length * times
-
-
-def _times(frames: Sequence[Frame], start: int, length: int) -> int:
-    """How often the `length` frames from `start` on stand there in a row."""
-    lines, times = [(frame.file, frame.line) for frame in frames[start:]], 1
-    while lines[times * length : (times + 1) * length] == lines[:length]:
-        times += 1
-    return times
 
 
 def frames_of_dump(path: str) -> tuple[Frame, ...]:
@@ -189,7 +152,7 @@ def frames_of_dump(path: str) -> tuple[Frame, ...]:
         text = Path(path).read_text(errors="replace")
     stacks = [_DUMPED.findall(part) for part in text.split("(most recent call first):")]
     of_main = next((stack for stack in stacks if any(os.path.basename(file) == "rank.py" for file, _, _ in stack)), [])
-    return tuple(Frame(file, int(line), None, function) for file, line, function in reversed(of_main))
+    return tuple(Frame(file, int(line), function) for file, line, function in reversed(of_main))
 
 
 def tensors_in_line(traceback: TracebackType | None) -> tuple[str, ...]:

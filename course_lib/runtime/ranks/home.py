@@ -24,10 +24,6 @@ class Home:
     cwd: str
     path: list[str]
 
-    def summary(self) -> str:
-        """One line for a trace, without the values of environment variables."""
-        return f"working folder {self.cwd}, {len(self.env)} environment variables"  # whose values may be secrets
-
 
 def describe(env: dict[str, str], mark: str) -> Home:
     """In the notebook's process: what to share. `env` goes on top; `mark` tells ranks and what they start apart."""

@@ -9,15 +9,8 @@ ASK, STOP, DISMISS = "where are you?", "stop that", "you may go"
 Counts = dict[tuple[str, tuple[int, ...]], int]  # (op, group's ranks) -> communication calls begun so far
 
 
-class Message:
-    """Base of all. `summary` is one line for a trace; nothing where the kind of the message says it."""
-
-    def summary(self) -> str:
-        return ""
-
-
 @dataclass(frozen=True)
-class Task(Message):
+class Task:
     """All that a rank is told: who it is, and one call. Ranks that stay get one after the other."""
 
     rank: int
@@ -46,12 +39,9 @@ class Task(Message):
         """Where multiprocessing keeps its sockets."""
         return f"{self.store}-mp"
 
-    def summary(self) -> str:
-        return f"rank {self.rank} of {self.world_size}, {self.backend}, call of {len(self.call):,} bytes"
-
 
 @dataclass(frozen=True)
-class Whereabouts(Message):
+class Whereabouts:
     """A rank at one moment. Two equal ones, and not busy in between: the rank has not moved."""
 
     frames: tuple[Frame, ...]  # of the main thread, outermost first
@@ -66,20 +56,13 @@ class Whereabouts(Message):
         same = (self.frames, self.counts) == (before.frames, before.counts)
         return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
 
-    def summary(self) -> str:
-        at = f"{self.frames[-1].file}:{self.frames[-1].line}" if self.frames else "nowhere"
-        return f"waits in {self.waits_in}, at {at}" if self.waits_in else f"at {at}"
-
 
 @dataclass(frozen=True)
-class Returned(Message):
+class Returned:
     """The function came back; `payload` is the pickle of (result, logs), `counts` its communication calls."""
 
     payload: bytes
     counts: Counts
-
-    def summary(self) -> str:
-        return f"payload of {len(self.payload):,} bytes"
 
 
 @dataclass(frozen=True)
@@ -90,7 +73,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Failed(Message):
+class Failed:
     """The function raised. `frames` lead from the function to where it did, outermost first."""
 
     type_name: str
@@ -98,59 +81,37 @@ class Failed(Message):
     frames: tuple[Frame, ...]
     exception: bytes | None  # its pickle, where it has one
     in_communication: bool  # raised inside a communication call: perhaps only the echo of another rank's end
-    members: tuple["Failed", ...] = ()  # of an exception group
     tensors: tuple[str, ...] = ()  # those that the failing line names, as text
     counts: Counts = field(default_factory=dict)
 
-    def summary(self) -> str:
-        return f"{self.type_name}: {self.message}"
-
 
 @dataclass(frozen=True)
-class Asks(Message):
+class Asks:
     """A rank at a breakpoint: what its debugger says before the reader's next command; or it asks for sources."""
 
     text: str
     files: tuple[str, ...] = ()  # cells whose text it does not have
 
-    def summary(self) -> str:
-        return f"for the text of {len(self.files)} cells" if self.files else f"after {len(self.text):,} characters"
-
 
 @dataclass(frozen=True)
-class Typed(Message):
+class Typed:
     """The answer: a command, or None where nobody can type one."""
 
     line: str | None
     sources: dict[str, str] = field(default_factory=dict)
 
-    def summary(self) -> str:
-        return "sources" if self.sources else repr(self.line)
-
 
 @dataclass(frozen=True)
-class Continues(Message):
+class Continues:
     """A rank leaves its breakpoint and goes on."""
 
 
 @dataclass(frozen=True)
-class Quit(Message):
+class Quit:
     """The reader ended the launch from a breakpoint."""
 
     frames: tuple[Frame, ...]
     counts: Counts = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Exited(Message):
-    """The function called sys.exit."""
-
-    code: int | str | None
-    frames: tuple[Frame, ...]
-    counts: Counts = field(default_factory=dict)
-
-    def summary(self) -> str:
-        return f"exit code {self.code}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any
 
 from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchInterrupted
@@ -71,19 +70,6 @@ def branch(root: ForkPool) -> BranchPool:
         raise
 
 
-def start_at_each_cell_of(shell: Any) -> None:
-    """Start the pool now, and again with any cell that is run in the notebook after the pool has left."""
-    pool().start()
-    if _start not in shell.events.callbacks["pre_run_cell"]:
-        shell.events.register("pre_run_cell", _start)
-
-
-def _start(cell: Any) -> None:
-    with suppress(OSError):  # a full disk: the launch that needs it will say so
-        if not pool().is_busy:  # a cell need not wait for what another thread asks of a slow server
-            pool().start()
-
-
 @dataclass
 class _Warm:
     """One interpreter of the warm pool."""
@@ -105,11 +91,6 @@ class WarmPool:
         self._lock = threading.Lock()
         self._warm: dict[int, _Warm] = {}
         self._ranks: list[RankProcess] = []
-        self._closed = False
-
-    @property
-    def is_busy(self) -> bool:
-        return self._lock.locked()
 
     def begin(self) -> None:
         """Before a launch; these interpreters stay in any case."""
@@ -121,8 +102,6 @@ class WarmPool:
             self._start(world_size)
 
     def _start(self, world_size: int) -> None:
-        if self._closed:  # in the background, for a launch that will not come
-            return
         if self.folder is None:
             self.folder = tempfile.mkdtemp(prefix="course_lib_")
             atexit.register(self.close)
@@ -174,23 +153,15 @@ class WarmPool:
             os.kill(process.pid, number)
 
     def finish(self, dismissed: Collection[int], grace_s: float) -> None:
-        """Wait until the interpreters of dismissed ranks are ready again, replace the others; end what they started."""
-        world_size = len(self._ranks)
+        """Wait until the interpreters of dismissed ranks are ready again, end the others, and what they all started."""
         for process in self._ranks:
             warm = self._warm[process.rank]
             if not (process.rank in dismissed and _is_ready(process, grace_s)):
                 kill_tree(warm.process.pid)
                 warm.process.wait()
                 del self._warm[process.rank]
-        with self._lock:  # an interpreter being started in the background is no orphan
+        with self._lock:  # an interpreter that another thread starts is no orphan
             kill_by_mark(self.folder, spare={warm.process.pid for warm in self._warm.values()})
-        if len(self._warm) < world_size:  # while the reader reads the error
-            self.hurried.clear()  # it was for the launch that has ended
-            threading.Thread(target=self._start_ahead, args=(world_size,), daemon=True).start()
-
-    def _start_ahead(self, world_size: int) -> None:
-        with suppress(RuntimeError, LaunchInterrupted):  # the next launch tries again, and tells
-            self.start(world_size)
 
     def release(self) -> None:
         """Close the connections of the interpreters that were replaced, once nobody reads from them any more."""
@@ -204,7 +175,6 @@ class WarmPool:
     def close(self) -> None:
         """Kill all interpreters and what they started, and delete their folder."""
         with self._lock:
-            self._closed = True
             for warm in self._warm.values():
                 kill_tree(warm.process.pid)
                 warm.process.wait()
@@ -249,7 +219,7 @@ def _accept(listener: Listener, started: dict[int, subprocess.Popen],
 def _is_ready(process: RankProcess, within_s: float) -> bool:
     with suppress(EOFError, OSError):
         while process.connection.poll(within_s):
-            if process.receive() == "ready":  # before it may come an answer that nobody waits for any more
+            if process.connection.recv() == "ready":  # before it may come an answer that nobody waits for any more
                 return True
     return False
 

@@ -1,11 +1,5 @@
 """One rank as the notebook's process sees it, the same from either pool; and ending what ranks started: children, and
 daemons that have left their parents.
-
-All messages between the notebook, its server and its ranks pass through the notebook's process, which writes a line for
-each where COURSE_LIB_TRACE=FILE asks for it:
-
-    12:00:01.203117  notebook -> rank 2    Task            rank 2 of 4, gloo, call of 612 bytes
-    12:00:01.207344  rank 2 -> notebook    Returned        payload of 121 bytes
 """
 
 import os
@@ -15,7 +9,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, BinaryIO
@@ -24,36 +17,9 @@ import psutil
 
 from course_lib.runtime import context
 
-_VARIABLE = "COURSE_LIB_TRACE"
-_MAX_LETTERS = 120
-
-
-def trace(sender: str, receiver: str, message: Any) -> None:
-    """Append one line to the file, where the environment names one."""
-    path = os.environ.get(_VARIABLE)
-    if path:
-        kind, summary = _kind_and_summary(message)
-        now = datetime.now().strftime("%H:%M:%S.%f")
-        line = f"{now}  {f'{sender} -> {receiver}':22}{kind:16}{summary}".rstrip()
-        with open(path, "a", encoding="utf-8") as file:  # one write a line: several threads send
-            file.write(line + "\n")
-
 
 class Closed:
     """Stands for the message that will not come: the other end has closed the connection."""
-
-    def summary(self) -> str:
-        return "no more messages will come"
-
-
-def _kind_and_summary(message: Any) -> tuple[str, str]:
-    if hasattr(message, "summary"):
-        return type(message).__name__, " ".join(message.summary().split())[:_MAX_LETTERS]
-    if isinstance(message, tuple) and message and isinstance(message[0], str):  # a request to the server
-        return message[0], " ".join(map(repr, message[1:]))[:_MAX_LETTERS]
-    if isinstance(message, str):
-        return message, ""
-    return type(message).__name__, repr(message)[:_MAX_LETTERS]
 
 
 @dataclass
@@ -71,25 +37,12 @@ class RankProcess:
     def __post_init__(self) -> None:
         self.reads = {name: threading.Lock() for name in self.streams}
 
-    def send(self, message: Any) -> None:
-        """Send a message to the rank. OSError where it has ended."""
-        trace("notebook", f"rank {self.rank}", message)
-        self.connection.send(message)
-
     def tell(self, message: Any) -> None:
-        """The same; nothing where the rank has ended: whoever waits for its answer, or reads its messages, says so."""
+        """Send a message; nothing where the rank has ended: whoever waits for its answer, or reads its messages, says
+        so.
+        """
         with suppress(OSError):
-            self.send(message)
-
-    def receive(self) -> Any:
-        """The next message. EOFError or OSError where the rank has ended."""
-        try:
-            message = self.connection.recv()
-        except (EOFError, OSError):
-            trace(f"rank {self.rank}", "notebook", Closed())
-            raise
-        trace(f"rank {self.rank}", "notebook", message)
-        return message
+            self.connection.send(message)
 
 
 @contextmanager

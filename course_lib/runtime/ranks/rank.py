@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,12 +24,10 @@ from course_lib.runtime import backends, context
 from course_lib.runtime.instruments import pending, recordings
 from course_lib.runtime.ranks import debugging, showing
 from course_lib.runtime.ranks.frames import frames_of_traceback, tensors_in_line
-from course_lib.runtime.ranks.messages import Exited, Failed, Quit, Returned, Task
+from course_lib.runtime.ranks.messages import Failed, Quit, Returned, Task
 from course_lib.runtime.ranks.parcels import pack_result, unpack_call
 from course_lib.runtime.ranks.processes import kill_own_children
 from course_lib.runtime.ranks.watcher import RankWatcher, close_connections, close_kept, run_stoppable
-
-_MAX_MEMBERS = 10  # of an exception group that are told
 
 
 def main(connection: Connection) -> None:
@@ -85,7 +82,7 @@ def _run_tasks(connection: Connection, folder: str | None = None) -> None:
     watcher.stop()
 
 
-def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Failed | Exited | Quit":
+def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Failed | Quit":
     """Run the call of `task`, by a rank that has run `last` before; how it ended."""
     try:
         if last is None:
@@ -99,9 +96,6 @@ def _run(task: Task, last: Task | None, watcher: RankWatcher) -> "Returned | Fai
         return run_stoppable(lambda: _call(task)) if task.mark else _call(task)
     except bdb.BdbQuit as quit_:
         return Quit(frames_of_traceback(quit_.__traceback__, skip=__file__), dict(pending.counts))
-    except SystemExit as exit_:
-        code = exit_.code if exit_.code is None or isinstance(exit_.code, int) else _text_of(exit_.code)
-        return Exited(code, frames_of_traceback(exit_.__traceback__, skip=__file__), dict(pending.counts))
     except BaseException as error:
         return _report_of_error(error)
     finally:
@@ -185,16 +179,13 @@ def _report_of_error(error: BaseException) -> Failed:
     frames = frames_of_traceback(error.__traceback__, skip=__file__)
     notes = getattr(error, "__notes__", ())
     words = "\n".join(map(_text_of, [error, *(notes if isinstance(notes, (list, tuple)) else ())]))
-    tensors, members, pickled = (), (), None
+    tensors, pickled = (), None
     with suppress(Exception):  # there is a failure to report, whatever the reader's objects do when they are looked at
         tensors = tensors_in_line(error.__traceback__)
-    if isinstance(error, BaseExceptionGroup):
-        members = tuple(replace(_report_of_error(member), exception=None) for member in error.exceptions[:_MAX_MEMBERS])
     with suppress(Exception):
         pickled = pack_result(error.with_traceback(None))  # its tensors come to the CPU too
     in_communication = any(frame.is_communication for frame in frames)
-    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, members, tensors,
-                  dict(pending.counts))
+    return Failed(type(error).__qualname__, words, frames, pickled, in_communication, tensors, dict(pending.counts))
 
 
 def _text_of(value: Any) -> str:

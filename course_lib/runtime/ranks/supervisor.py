@@ -31,7 +31,7 @@ _LOOKS_EVERY_S = 0.5  # the caller, whether the call has ended without its notic
 _READ_WITHIN_S = 5.0  # what is in all pipes when a call ends
 _PASSES_S = 1.0  # a rank that was told to go on at a breakpoint and waits this long passes its turn
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows, where either ends a process
-_ENDS = (messages.Returned, messages.Failed, messages.Exited, messages.Quit)
+_ENDS = (messages.Returned, messages.Failed, messages.Quit)
 
 
 class Supervisor:
@@ -181,7 +181,7 @@ class Supervisor:
             self.given.add(process.rank)
             self.ranks.unanswered.discard(process.rank)  # not before: a rank takes its first message for its task
             while not isinstance(message, _ENDS):
-                message = process.receive()
+                message = process.connection.recv()
                 if isinstance(message, _ENDS):
                     self.reported[process.rank] = message
                 elif isinstance(message, Whereabouts) and message.clock_s < self.began_s:
@@ -229,8 +229,6 @@ class Supervisor:
                 raise diagnosis.reader_quit(rank, message)
             case messages.Failed():
                 raise diagnosis.find_failure(self.ranks, rank, message, self._handle)
-            case messages.Exited():
-                raise diagnosis.rank_exit(rank, message)
             case Interrupted():
                 raise diagnosis.find_interrupt(self.ranks, self._handle)
             case Closed():

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.runtime import context
 from course_lib.runtime.ranks import showing
 from course_lib.runtime.team.rank_cell import RankCell, list_global_names, remember_text
 from course_lib.runtime.tensors import storages_of, tensors_in
@@ -26,14 +25,12 @@ RICH = ("_repr_mimebundle_", "_repr_html_", "_repr_png_", "_repr_svg_")
 MOST_NAMES = 12
 ROWS, COLUMNS = 8, 12  # of a tensor that are shown
 
-# Where torchrun has started the ranks, __main__ is the script that they all run: what a cell makes is kept apart.
-_apart: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
 _lent: dict[str, Any] = {}  # names that are the notebook's, with the value it had when it lent them
 
 
 def all_names() -> dict[str, Any]:
-    """Everything that a cell sees. In a rank it is __main__, so that a cell's classes can be found by their names."""
-    return vars(sys.modules["__main__"]) if context.in_rank() else _apart
+    """Everything that a cell sees: __main__, so that a cell's classes can be found by their names."""
+    return vars(sys.modules["__main__"])
 
 
 def own_names() -> dict[str, Any]:
@@ -76,7 +73,7 @@ def _show(value: Any) -> str | None:
     """The text of a value; a value that draws itself is shown under the cell, and has none."""
     figures = sys.modules.get("matplotlib.figure")
     is_figure = figures is not None and isinstance(value, figures.Figure)
-    if context.in_rank() and (is_figure or any(hasattr(type(value), name) for name in RICH)):
+    if is_figure or any(hasattr(type(value), name) for name in RICH):
         showing.display(value)
         if is_figure and (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
             pyplot.close(value)  # or it would be shown once more, as one that was left open
@@ -133,11 +130,6 @@ class RankHoldings:
 
     names: tuple[NameHolding, ...]
     by_kind: dict[str, int]
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all tensors together."""
-        return sum(self.by_kind.values())
 
 
 def find_holdings(names: dict[str, Any]) -> RankHoldings:

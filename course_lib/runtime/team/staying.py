@@ -1,8 +1,4 @@
-"""The calls of a team, one at a time, and what is left of it when one goes wrong.
-
-`StayingRanks` are processes that this one has started; `TorchrunRanks` is this process itself, which torchrun has
-started beside its peers, all of which run the same program.
-"""
+"""The calls of a team, one at a time, and what is left of it when one goes wrong."""
 
 import itertools
 import os
@@ -11,9 +7,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from course_lib.runtime import context
 from course_lib.runtime.errors import LaunchError, LaunchInterrupted, TeamEnded
-from course_lib.runtime.launcher import Results, launch_under_torchrun
+from course_lib.runtime.launcher import Results
 from course_lib.runtime.ranks import diagnosis
 from course_lib.runtime.ranks.crew import Crew
 from course_lib.runtime.ranks.frames import readers_frame
@@ -147,44 +142,3 @@ def _say_where(seen: Whereabouts) -> str:
     line = readers_frame(seen.frames)
     return f"{'waits' if seen.waits_in else 'is'} at {line.where()}" if line else "is at work"
 
-
-class TorchrunRanks:
-    """This process and its peers, under torchrun. Exceptions go up as they are, and torchrun stops all ranks.
-
-    Whatever asks the team is a collective, `repr(team)` too: every rank has to do it.
-    """
-
-    def __init__(self, world_size: int, backend: str, device: str, timeout_s: float, seed: int) -> None:
-        launch_under_torchrun(do_nothing, (), {}, world_size, backend, device, timeout_s, seed)
-        self.world_size, self.backend = int(os.environ["WORLD_SIZE"]), context.current.backend
-        self._options = self.world_size, backend, device, timeout_s
-        self.alive, self.is_busy, self.story = list(range(self.world_size)), False, None
-        self._last = "is new"
-
-    def call(self, what: str, fn: Callable, args: tuple, kwargs: dict[str, Any], ranks: Collection[int] | None = None
-             ) -> Results:
-        """Every rank of the program calls this; those among `ranks` run fn, and all get the results of those."""
-        takes_part = ranks is None or context.current.rank in ranks
-        results = launch_under_torchrun(fn if takes_part else _take_no_part, args, kwargs, *self._options, None)
-        self._last = f"has run {what}"
-        chosen = range(self.world_size) if ranks is None else ranks
-        return Results([results[rank] for rank in chosen], [results.recorded[rank] for rank in chosen])
-
-    def look(self, fn: Callable, args: tuple, ranks: Collection[int]) -> Results:
-        """As `call`, and forgotten."""
-        last = self._last
-        try:
-            return self.call("", fn, args, {}, ranks)
-        finally:
-            self._last = last
-
-    def where(self) -> dict[int, str]:
-        """What each rank did last, which is the same for all."""
-        return dict.fromkeys(range(self.world_size), self._last)
-
-    def close(self) -> None:
-        """Nothing: the ranks are the program's."""
-
-
-def _take_no_part(*_: Any, **__: Any) -> None:
-    """What a rank does in a call of others."""

@@ -4,7 +4,7 @@
     team.run(step, 3)                       as launch(step, 3), in ranks that remember
     team[2]["x"], team[2].eval("x.norm()")  what one rank holds
     team.pull("loss"), team.push(lr=0.1)    from all, to all
-    %%ranks                                 a cell in all of them; %%ranks 0,2 in two; also 1-3
+    %%ranks                                 a cell in all of them; %%ranks 0,2 in two
 
 %%ranks runs in the newest open team. What its ranks print, show and raise comes as from launch; the value of the last
 expression is the cell's, by rank.
@@ -12,7 +12,6 @@ expression is the cell's, by rank.
 
 import html
 import itertools
-import re
 import sys
 import threading
 import weakref
@@ -27,7 +26,7 @@ from course_lib.runtime.ranks.pools import pool_that_stays
 from course_lib.runtime.team import namespace
 from course_lib.runtime.team.namespace import KINDS, RankHoldings, take_snapshot
 from course_lib.runtime.team.rank_cell import Lender, RankCell, RankTexts, remember_text
-from course_lib.runtime.team.staying import StayingRanks, TorchrunRanks
+from course_lib.runtime.team.staying import StayingRanks
 
 MOST_NAMES = 8  # of a rank, that are listed
 _open: list["weakref.ref[Team]"] = []  # oldest first
@@ -37,7 +36,7 @@ _texts = itertools.count(1)
 class Team:
     """Made by start_ranks. Its ranks end with close(), with the `with` block, or when nothing refers to it any more."""
 
-    def __init__(self, ranks: StayingRanks | TorchrunRanks) -> None:
+    def __init__(self, ranks: StayingRanks) -> None:
         self._ranks = ranks
         self._lender = Lender()
         self._end = weakref.finalize(self, _close_beside, ranks)
@@ -100,9 +99,6 @@ class Team:
         if not isinstance(rank, int) or not 0 <= rank < self.world_size:
             raise IndexError(f"this team has ranks 0 to {self.world_size - 1}, got {rank!r}")
         return TeamRank(self, rank)
-
-    def __len__(self) -> int:
-        return self.world_size
 
     def pull(self, name: str) -> list[Any]:
         """The value of a name in every living rank, in order, tensors on the CPU. KeyError where a rank has none."""
@@ -181,10 +177,6 @@ class TeamRank:
         """The value of a name of this rank, as a copy; tensors on the CPU. KeyError where it has none."""
         return self._team._read(name, [self.rank])[0]
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Give the name a value, in this rank alone."""
-        self._team._ranks.look(namespace.write_names, ({name: value},), [self.rank])
-
     def eval(self, expression: str) -> Any:
         """The value of an expression of this rank's names: `team[2].eval("x.grad.norm()")`. SyntaxError, RankFailed."""
         file = f"<team[{self.rank}].eval>"
@@ -192,15 +184,8 @@ class TeamRank:
         remember_text(file, expression)
         return self._team._ranks.look(namespace.evaluate, (expression, file), [self.rank])[0]
 
-    def __repr__(self) -> str:
-        if self.rank not in self._team.alive:
-            return f"rank {self.rank}: has ended"
-        held = self._team._ranks.look(namespace.describe_names, (), [self.rank])[0]
-        lines = [f"rank {self.rank} {self._team._ranks.where()[self.rank]}; {_say_holdings(held)}"]
-        return "\n".join(lines + [f"  {each.name}: {each.what}" for each in held.names])
 
-
-def _close_beside(ranks: StayingRanks | TorchrunRanks) -> None:
+def _close_beside(ranks: StayingRanks) -> None:
     """In a thread: garbage is collected anywhere, perhaps while this very thread asks the pool for something."""
     threading.Thread(target=ranks.close, name="course_lib closes a team", daemon=True).start()
 
@@ -221,21 +206,13 @@ def _say_names(held: RankHoldings) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
 
 
-def start_ranks(
-    world_size: int = 4,
-    *,
-    backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
-    device: Literal["auto", "cpu"] = "auto",
-    timeout: float = 60.0,
-    seed: int = 0,
-    threads: int = 1,
-    env: dict[str, str] | None = None,
-) -> Team:
+def start_ranks(world_size: int = 4, *, backend: Literal["auto", "nccl", "gloo", "gloo-cuda"] = "auto",
+                device: Literal["auto", "cpu"] = "auto", timeout: float = 60.0, seed: int = 0, threads: int = 1,
+                env: dict[str, str] | None = None) -> Team:
     """Start `world_size` ranks that keep what they hold from one call, or cell, to the next, and return them as a team.
 
     The arguments are those of launch. `timeout` counts for each call by itself, and random numbers are seeded once, at
-    the start. Under torchrun the same call joins the group that torchrun describes; each rank of the program then has
-    names of its own beside those of the script. An idle rank holds 10 MB of its own.
+    the start. An idle rank holds 10 MB of its own.
 
     Raises ValueError for arguments that cannot work, and a LaunchError where the ranks do not start.
     """
@@ -243,7 +220,8 @@ def start_ranks(
     if context.in_rank():
         raise ValueError("start_ranks was called inside a rank. A rank cannot start ranks: call it from the notebook")
     if context.under_torchrun():
-        return Team(TorchrunRanks(world_size, backend, device, timeout, seed))
+        raise ValueError("start_ranks was called under torchrun, which has started the ranks already: launch joins "
+                         "them")
     backend = backends.choose(backend, device, world_size)
     env = {**backends.hide_gpus(backend), **(env or {})}
     ranks = StayingRanks(pool_that_stays(), world_size, backend, seed, threads, timeout, env)
@@ -258,7 +236,6 @@ def start_ranks(
 NO_TEAM = ("%%ranks runs its cell in ranks that stay, and there are none. Start them in a cell of their own: "
            "team = start_ranks(world_size=4)")
 _others = itertools.count(1)  # cells that no notebook numbers: those of a script
-_RANKS = re.compile(r"\d+(-\d+)?")
 
 
 class RanksUsageError(ValueError):
@@ -281,18 +258,15 @@ def run_magic(shell: Any, line: str, body: str) -> RankTexts | None:
 
 
 def parse_ranks(line: str) -> list[int] | None:
-    """The ranks that `0,2` or `1-3` names; None for all. ValueError for anything else.
+    """The ranks that `0,2` names; None for all. ValueError for anything else.
 
-    >>> parse_ranks("0, 2"), parse_ranks("1-3"), parse_ranks(" ")
-    ([0, 2], [1, 2, 3], None)
+    >>> parse_ranks("0, 2"), parse_ranks(" ")
+    ([0, 2], None)
     """
     parts = line.replace(",", " ").split()
-    if not all(map(_RANKS.fullmatch, parts)):
-        raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2 or %%ranks 1-3, got {line.strip()!r}")
-    bounds = [[int(bound) for bound in part.split("-")] for part in parts]
-    if any(bound[0] > bound[-1] for bound in bounds):
-        raise RanksUsageError(f"%%ranks expects the lower rank first, such as %%ranks 1-3, got {line.strip()!r}")
-    return [rank for first, *last in bounds for rank in range(first, (last or [first])[0] + 1)] or None
+    if not all(part.isdecimal() for part in parts):
+        raise RanksUsageError(f"%%ranks expects ranks, such as %%ranks 0,2, got {line.strip()!r}")
+    return [int(part) for part in parts] or None
 
 
 def this_cell(shell: Any, line: str, body: str) -> RankCell:

@@ -1,6 +1,6 @@
 """What tests of ranks may ask: which processes serve them, where a call is, and that somebody gives up sooner or later.
 
-Nothing in the course uses this file. A test that needs more of the runtime's inner life gets a function here.
+A test that needs more of the runtime's inner life gets a function here.
 """
 
 from collections.abc import Iterator
