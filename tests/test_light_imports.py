@@ -80,7 +80,7 @@ print(guess.meaning)
 @pytest.mark.ci
 def test_what_loads_on_use_is_what_its_module_has_whoever_imports_that_module_first():
     assert run("""
-import course_lib.hybrid_parallel.parallelize, course_lib.pipeline_parallel.partition
+import course_lib.hybrid_parallel.parallelize, course_lib.pipeline_parallel.stages
 from types import FunctionType, ModuleType
 from course_lib import hybrid_parallel, pipeline_parallel
 

@@ -8,7 +8,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "TEACHING.md", "CHANGELOG.md", "ERRATA.md", "SECURITY.md",
          *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
-DECISIONS = [page for page in PAGES if page.startswith("docs/decisions/")]
 FILE = r"`((?:\.ci|benchmarks|course_lib|docs|exercises|notebooks|solutions|tests|tools)/[\w./-]+)`"
 WORDS = "docs/contributing/words.md"
 
@@ -29,14 +28,6 @@ def test_every_page_below_docs_for_contributors_is_linked_from_contributing_or_f
     linked = {f"docs/{link}" for link in re.findall(r"\]\(docs/([^)#]+)\)", text_of("CONTRIBUTING.md"))}
     linked |= {f"docs/decisions/{link}" for link in re.findall(r"\]\((\w+\.md)\)", text_of("docs/decisions/README.md"))}
     assert {page for page in PAGES if page.startswith(("docs/contributing/", "docs/decisions/"))} == linked
-
-
-@pytest.mark.parametrize("page", DECISIONS)
-def test_a_decision_is_short_and_dated_and_has_its_measured_table(page):
-    text = text_of(page)
-    assert len(text.splitlines()) <= 60
-    if not page.endswith("README.md"):
-        assert re.search(r"\b2\d{3}-\d\d-\d\d\b", text) and "\n|---|" in text
 
 
 def named_in_words() -> list[tuple[str, str]]:

@@ -59,7 +59,3 @@ def test_recorded_times_are_called_recorded_in_headline_legend_and_detail(name):
 def test_measured_times_are_called_nothing_else(name):
     drawn = chart(name, "1 2 3 4 5 5 5 5")
     assert "recorded" not in (drawn.finding() + drawn.detail).lower()
-
-
-def test_every_cell_that_does_without_namespaces_is_drawn_here():
-    assert sources().keys() == OF_CELL.keys()

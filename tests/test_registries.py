@@ -47,13 +47,23 @@ SHOWN = widgets.PipelineSchedule().settings()
         "the planner's command": "command.model_of('fake-8b')[0] == 'Fake 8B'",
         "a widget that asks whether it fits": "'Fake 8B' in fits_or_not.MODELS",
         "the widget of ZeRO": "'Fake 8B' in zero_memory.MODELS",
-    }, RELOAD + "from course_lib.planner import command\nfrom course_lib.widgets import fits_or_not, zero_memory\n"),
-    "a device": (FACTS + "hardware.ACCELERATORS += (replace(hardware.accelerator('H100'), name='Fake GPU'),)", {
-        "costs": "network_of('Fake GPU').group(64)",
-        "the planner": "cluster('Fake GPU', 64).num_nodes == 8",
-        "a widget": "'Fake GPU' in fits_or_not.DEVICES",
+        "the widget of activations": "'Fake 8B' in activation_memory.MODELS",
+    }, RELOAD + "from course_lib.planner import command\n"
+       "from course_lib.widgets import activation_memory, fits_or_not, zero_memory\n"),
+    "a small model, built as GPT-2": (FACTS + "models.MODELS += (replace(models.model('GPT-2'), name='GPT-Fake'),)", {
+        "the overlap of a step": "'GPT-Fake, 1.6B' in overlap.MODELS",
+        "its widget": "'GPT-Fake, 1.6B' in str(BucketOverlap.list_controls(BucketOverlap().settings()))",
+    }, RELOAD + "from course_lib.costs import overlap\nfrom course_lib.widgets import BucketOverlap\n"),
+    "a device": (FACTS + "hardware.ACCELERATORS += (replace(hardware.accelerator('H100'), name='FakeGPU'),)", {
+        "costs": "network_of('FakeGPU').group(64)",
+        "the planner": "cluster('FakeGPU', 64).num_nodes == 8",
+        "a widget": "'FakeGPU' in fits_or_not.DEVICES",
+        "published rows": "require_row(published_rows()[0] | {'hw': 'FakeGPU'}) is None",
+        "the widget of wires": "'FakeGPU' in which_wire.DEVICES",
+        "the overlap of a step": "'FakeGPU, 8 in a node, NDR' in overlap.MACHINES",
     }, RELOAD + "from course_lib.costs.network import network_of\nfrom course_lib.planner import cluster\n"
-       "from course_lib.widgets import fits_or_not\n"),
+       "from course_lib.facts import published_rows\nfrom course_lib.planner.rows import require_row\n"
+       "from course_lib.costs import overlap\nfrom course_lib.widgets import fits_or_not, which_wire\n"),
     "a wire": (FACTS + "links.LINKS += (replace(links.interconnect('InfiniBand NDR'), name='InfiniBand Fake'),)", {
         "costs": "hardware_link('InfiniBand Fake')",
         "a cluster's network": "network_of('H100', between='InfiniBand Fake').group(64)",

@@ -20,10 +20,9 @@ tools/exercises.py does with them what an author needs.
 
 import io
 import json
-import re
 import runpy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,16 +37,9 @@ from course_lib.grading.recorded import Seen
 from course_lib.grading.registry import exercise, exercises_in, exercises_of
 from course_lib.grading.report import Verdict
 from course_lib.grading.selfstudy import Attempts, check_exercise, examine, judgement, on_new_ranks
-from tools.solutions import ROOT, SOLUTIONS, exercises, hints, names_of, solution_cell, work
+from tools.solutions import SOLUTIONS, exercises, hints, names_of, solution_cell, work
 
 LEAST = {"solution": 1, "wrong": 3, "right": 2, "term": 2, "example": 1}  # kinds, and how many an exercise needs
-PAGE = ROOT / "docs" / "teaching" / "terms.md"
-HEAD = """# What each check decides
-
-Written by `make exercises`. A line has one thing that the text of an exercise stresses, and the first
-trial that refuses a solution which leaves it out. The trials are those of self-study; in a class the drawn ones are
-others, and the rest are the same.
-"""
 
 
 @dataclass(frozen=True)
@@ -234,27 +226,3 @@ def text_of(chapter: dict[str, Any]) -> str:
             entries.append(f"  {json.dumps(number)}: [\n   {lines}\n  ]")
         parts.append(f' {json.dumps(kind)}: {{\n' + ",\n".join(entries) + "\n }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def terms_page(trial_of: Callable[[Row], str], paths: Iterable[Path] = SOLUTIONS.values(), before: str = "") -> str:
-    """The page for teachers: of each term the trial that refuses the solution without it.
-
-    paths: the notebooks of chapters that are told anew; `before`: the page that has the sections of the others.
-    """
-    _, *parts = re.split(r"^## (\S+) ", before, flags=re.MULTILINE)
-    sections = {number: f"## {number} {text.rstrip()}\n" for number, text in zip(parts[::2], parts[1::2])}
-    for path in paths:
-        for number, own in table(path).items():
-            lines = [f"| {row.says.replace('|', chr(92) + '|')} | {trial_of(row)} |" for row in own
-                     if row.kind == "term"]
-            head = f"## {number} {exercise(number).function}\n\n| what the text stresses | trial |\n|---|---|\n"
-            sections[number] = head + "\n".join(lines) + "\n"
-    in_order = sorted(sections, key=lambda number: [*map(int, number.split("."))])
-    return HEAD + "\n" + "\n".join(sections[number] for number in in_order)
-
-
-def deciding(row: Row, attempts: Attempts) -> str:
-    """The label of the trial that refuses the row."""
-    asked = exercise(row.number)
-    found = examine(asked, row.function, attempts=attempts)
-    return "PASSES" if found.verdict is Verdict.CORRECT else asked.trials(SEED)[found.trial].label

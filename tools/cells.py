@@ -11,7 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from course_lib.pictures.drawn import NOT_SEEN
-from tools.harness import needs
+from tools.harness.needs import launches
 from tools.harness.outputs import error_of, joined, said, sanitized
 from tools.run_notebooks import NOTEBOOKS, ROOT, client_of, environment
 
@@ -54,16 +54,13 @@ class Outcome:
 
 
 def lessons(mode: str, path: Path, **hooks: Callable) -> list[Outcome]:
-    """Every cell of the notebook whose ranks may have a GPU. One that fails on purpose passes when it fails likewise.
+    """Every cell of the notebook whose ranks may have a GPU. One that is to fail passes when it fails likewise.
 
-    Only those cells run, and what they need of the others. `hooks` are NotebookClient's.
+    `hooks` are NotebookClient's.
     """
     notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     recorded = {number: cell.outputs for number, cell in enumerate(notebook.cells)
-                if cell.cell_type == "code" and needs.launches(cell.source)}
-    for cell, keep in zip(code, needs.kept([cell.source for cell in code])):
-        cell.source = cell.source if keep else "pass"
+                if cell.cell_type == "code" and launches(cell.source)}
     execute(mode, notebook, path.parent, **hooks)
     return [lesson(f"{path.name[:2]}[{number}]", notebook.cells[number].outputs, before)
             for number, before in recorded.items()]

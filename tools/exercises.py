@@ -1,11 +1,11 @@
 """`make exercises`: what follows from the folders in solutions/, written and tried, of the chapters that were changed.
 
-    python -m tools.exercises [06_zero ...] [--all] [--mutants] [--only 6.2] [--at-most 25]
+    python -m tools.exercises [06_zero ...] [--all] [--mutants]
 
 In this order, and a chapter that is named or changed goes through all of it: exercises/, by nbgrader (always of all
 chapters, which takes seconds); recorded.json: functions, points, hints, and what each wrong answer gives; whether each
-row of answers.py is judged as it says; docs/teaching/terms.md; the other tests of its exercises. What is wrong is said
-a line each, and the exit status is 1. --mutants: instead, which small changes of its solutions still pass.
+row of answers.py is judged as it says; the other tests of its exercises. What is wrong is said a line each, and the
+exit status is 1. --mutants: instead, which of 25 small changes of each solution still pass.
 
 What a solution no longer has is not in exercises/ afterwards either. The same solutions give the same bytes.
 """
@@ -76,7 +76,7 @@ def unwritten(name: str) -> list[str]:
 
 
 def faults(name: str) -> Iterator[str]:
-    """Record the chapter and write its terms; what is wrong with its table, a line each."""
+    """Record the chapter; what is wrong with its table, a line each."""
     from tqdm import tqdm  # with torch behind them, which nbgrader does without
 
     from course_lib.grading.staying import StayingAttempts
@@ -90,9 +90,6 @@ def faults(name: str) -> Iterator[str]:
         for row in tqdm(answers.rows(path), desc=f"{name}, verdicts", unit="row", disable=None):
             if line := answers.misjudged(row, judged):
                 yield line
-        before = answers.PAGE.read_text(encoding="utf-8")
-        page = answers.terms_page(lambda row: answers.deciding(row, attempts), [path], before)
-        answers.PAGE.write_text(page, encoding="utf-8")
 
 
 def run_tests(name: str) -> bool:
@@ -102,7 +99,7 @@ def run_tests(name: str) -> bool:
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
-def survivors(names: list[str], only: str, at_most: int) -> Iterator[str]:
+def survivors(names: list[str]) -> Iterator[str]:
     """Mutants of the solutions that pass and are not known to be right, a line each."""
     from course_lib.grading.staying import StayingAttempts
     from tools import answers, mutants
@@ -113,7 +110,7 @@ def survivors(names: list[str], only: str, at_most: int) -> Iterator[str]:
             def passes(*edit: str, path: Path = path) -> bool:
                 return answers.passes(path, *edit, attempts)
 
-            yield from mutants.survivors(path, only, at_most, passes)
+            yield from mutants.survivors(path, passes)
 
 
 def main() -> int:
@@ -122,14 +119,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="chapters, such as 02_collectives")
     parser.add_argument("--all", action="store_true", help="all chapters, also those that are as they were recorded")
     parser.add_argument("--mutants", action="store_true", help="small changes of solutions that still pass")
-    parser.add_argument("--only", default="", metavar="NUMBER", help="mutants of one exercise, such as 2.3")
-    parser.add_argument("--at-most", type=int, default=25, help="mutants of an exercise")
     asked = parser.parse_args()
     if strange := set(asked.names) - {*assignments()}:
         parser.error(f"{', '.join(sorted(strange))}: expected some of {', '.join(assignments())}")
     names = asked.names or (assignments() if asked.all or asked.mutants else changed())
     if asked.mutants:
-        for line in survivors(names, asked.only, asked.at_most):
+        for line in survivors(names):
             print(line, flush=True)
         return 0
     shutil.rmtree(ROOT / "exercises", ignore_errors=True)

@@ -1,7 +1,7 @@
 """One-change mutants by cosmic-ray's operators, and who notices them: the tests of course_lib, or an exercise's check.
 
-    python -m tools.mutants [COUNT] [--seed N] [--package NAME]    COUNT of the library, as many of each package
-    make exercises MUTANTS=1 [NAME=02_collectives]                 25 of each solution: tools/exercises.py
+    python -m tools.mutants [COUNT] [--seed N]        COUNT of the library, as many of each package
+    make exercises MUTANTS=1 [NAME=02_collectives]    25 of each solution: tools/exercises.py
 
 Of the library the tests that mirror it run, in a copy of this tree, until one fails; build/mutants.json has them all.
 What cosmic-ray has no operator for is added here: a statement left out, `-=` or `=` for `+=`, two arguments exchanged,
@@ -34,6 +34,7 @@ from tools.solutions import ROOT, solution_cell
 # Of the library they fail at once: bits of floats, types of annotations, exceptions and decorators that do not exist.
 LEFT = re.compile(r"_(?:BitOr|BitAnd|BitXor|LShift|RShift)(?:_|$)|ExceptionReplacer|Decorator|Variable")
 OURS = "edited"
+MOST = 25  # of a solution
 LONGEST_S = 900  # of one mutant; the tests' own limit ends what hangs
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -120,18 +121,18 @@ def shown_right(path: Path) -> dict[str, list[str]]:
     return {number: re.findall(r"^ {6}(.+)$", text, re.MULTILINE) for number, text in zip(parts[::2], parts[1::2])}
 
 
-def survivors(path: Path, only: str, at_most: int, passes: Callable[[str, str, str], bool]) -> Iterator[str]:
+def survivors(path: Path, passes: Callable[[str, str, str], bool]) -> Iterator[str]:
     """A line for each mutant of a chapter's solutions that passes and is not known to be right; then the counts.
 
     passes: whether the solution to an exercise passes with one text in the place of another.
     """
     ran = alive = right = 0
     shown = shown_right(path)
-    for number in (each.number for each in exercises_of(int(path.name[:2])) if only in ("", each.number)):
+    for number in (each.number for each in exercises_of(int(path.name[:2]))):
         source = solution_cell(path, number)
         drawn = list(mutants(source, operators()))
         random.Random(f"mutants of {number}").shuffle(drawn)
-        for mutant in tqdm(drawn[:at_most], desc=number, unit="mutant", disable=None):
+        for mutant in tqdm(drawn[:MOST], desc=number, unit="mutant", disable=None):
             ran += 1
             with suppress(Exception):  # it does not even get to the check
                 if not passes(number, source, mutant):
@@ -181,11 +182,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", nargs="?", type=int, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
-    parser.add_argument("--package", choices=packages())
     asked = parser.parse_args()
     print(f"seed {asked.seed}")
     chance, found, names = random.Random(asked.seed), [], [each for each in operators() if not LEFT.search(each)]
-    of_packages = packages() if asked.package is None else {asked.package: packages()[asked.package]}
+    of_packages = packages()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "build", "workspace*", "dist"))

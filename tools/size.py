@@ -1,7 +1,7 @@
 """python tools/size.py [COMMIT]: lines and files of Python by package, in this tree and in a commit, beside the caps.
 
-Without COMMIT the other side is main; on main itself the last commit, or, where nothing has changed since, the one
-before. It prints a table for people and decides nothing. All lines count, empty ones and comments too.
+Without COMMIT the other side is main. It prints a table for people and decides nothing. All lines count, empty ones
+and comments too.
 """
 
 import subprocess
@@ -32,12 +32,6 @@ def count(commit: str | None = None) -> tuple[Counter[str], Counter[str]]:
     return lines, files
 
 
-def other_side() -> str:
-    head, *mains = (run_git("rev-parse", "--verify", "--quiet", name) for name in ("HEAD", "main", "origin/main"))
-    elsewhere = [name for name, commit in zip(("main", "origin/main"), mains) if commit and commit != head]
-    return elsewhere[0] if elsewhere else "HEAD" if run_git("status", "--porcelain", "--", *CAPS) else "HEAD^"
-
-
 def report(commit: str) -> str:
     (lines, files), (lines_before, files_before) = count(), count(commit)
     if not lines_before:
@@ -53,4 +47,5 @@ def report(commit: str) -> str:
 
 
 if __name__ == "__main__":
-    print(report(sys.argv[1] if len(sys.argv) > 1 else other_side()))
+    known = run_git("rev-parse", "--verify", "--quiet", "main")  # not so in a shallow copy
+    print(report(sys.argv[1] if len(sys.argv) > 1 else "main" if known else "HEAD^"))

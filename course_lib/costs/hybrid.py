@@ -30,11 +30,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from course_lib.costs.activations import activation_bytes_per_layer
-from course_lib.costs.bubbles import peak_1f1b
-from course_lib.costs.mixture import Counts, combine_bytes, count_bytes, dispatch_bytes
+from course_lib.costs.flops import activation_bytes_per_layer
+from course_lib.costs.scaling import peak_1f1b
 from course_lib.costs.sharding import fill_buckets, shard_size
-from course_lib.costs.splitting import ring_attention_bytes
+from course_lib.costs.splitting import Counts, combine_bytes, count_bytes, dispatch_bytes, ring_attention_bytes
 from course_lib.facts import Shape
 
 Bytes = dict[str, int | Fraction]

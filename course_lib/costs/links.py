@@ -19,7 +19,6 @@ from functools import lru_cache
 from math import log2
 from operator import mul
 
-from course_lib.costs.numbers import above_zero
 from course_lib.facts import (
     RING_ON_NVLINK4,
     SHARED_CLUSTER,
@@ -29,6 +28,7 @@ from course_lib.facts import (
     interconnect,
     measured_collectives,
 )
+from course_lib.facts.fact import above_zero
 
 
 @dataclass(frozen=True)

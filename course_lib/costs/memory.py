@@ -1,4 +1,4 @@
-"""What training keeps in a device's memory: parameters, gradients, the optimiser's state, in closed form.
+"""What training keeps in a device's memory: parameters, gradients, the optimiser's state; what its allocator adds.
 
     N  parameters      n  devices      K  bytes of optimiser state a parameter: 12 for Adam in mixed precision,
                                           a 4-byte master copy and two 4-byte moments
@@ -7,21 +7,35 @@
                                           ZeRO-2, P_os+g    2N + (2N + KN)/n    and gradients
                                           ZeRO-3, P_os+g+p  (2N + 2N + KN)/n    and parameters
 
-Nothing here is rounded or padded: sharding.py counts this course's own classes to the byte, activations.py what comes
-on top. GB are 1e9 bytes, as in the paper's tables.
+Nothing here is rounded or padded: sharding.py counts this course's own classes to the byte, flops.py the activations.
+GB are 1e9 bytes, as in the paper's tables.
+
+A caching allocator takes more from a GPU than a run holds. By PyTorch's rules, followed here on paper, memory is asked
+of the driver in segments and kept. A tensor is a block that is cut from a segment; a block that is freed joins its
+free neighbours, but not those of another segment, and nothing ever moves. So memory can be free and of no use: in
+pieces that are too small.
+
+    requests  rounded up to 512 bytes, and given the smallest free block that is large enough
+    segments  2 MiB for requests up to 1 MiB; else 20 MiB below 10 MiB, and above that the request's own size, to 2 MiB
+    cutting   where at least 512 bytes are left over, of the larger kind of segments more than 1 MiB
 
 Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", sections 3.1
 and 5; Ren et al. 2021, "ZeRO-Offload", for what lies on the host; Hu et al. 2021, "LoRA"; Dettmers et al. 2022, "8-bit
-Optimizers via Block-wise Quantization" (a byte for each moment; the scale of each block of them is left out).
+Optimizers via Block-wise Quantization" (a byte for each moment; the scale of each block of them is left out);
+PyTorch, c10/cuda/CUDACachingAllocator.cpp. Not followed of it: streams, expandable segments, and that free segments
+are given back when the device has no more.
 """
 
-from dataclasses import dataclass, replace
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import PAPER_DEVICES, PAPER_MODELS, Shape
+from course_lib.facts.fact import above_zero, at_least
 
 STAGE_NAMES = {0: "data parallel", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 ZERO_STAGES = tuple(STAGE_NAMES)
+MIB = 2**20
 USABLE = 0.9  # of a device's memory: the rest goes to the CUDA context, communication buffers and fragmentation
 
 
@@ -199,12 +213,102 @@ def lora_memory(num_parameters: float, num_adapted: float, frozen_bytes: float =
     return Memory(frozen + trained.parameters, trained.gradients, trained.optimizer_state, activations)
 
 
-def offload_seconds(num_parameters: float, wire_bytes_per_s: float, gradient_bytes: float = 2, weight_bytes: float = 2
-                    ) -> float:
-    """Seconds of a step's way to the host and back, where the optimiser's state is: gradients of N numbers there as
-    they are computed with, N new weights back, one after the other over a wire of so many bytes a second each way.
+SMALLEST_BLOCK, SMALL, OWN_SEGMENT = 512, MIB, 10 * MIB
+SEGMENTS = {True: 2 * MIB, False: 20 * MIB}  # small or not
 
-    Adam itself runs on the host, at the speed of its memory. Nothing is hidden here: ZeRO-Offload lets gradients travel
-    beside backward, and an update may run a step late (Ren et al. 2021, section 4).
+
+@dataclass(frozen=True, order=True)
+class Stretch:
+    """`size` bytes at `start` of a segment, in the pool for small requests or in the other one. Ordered by size."""
+
+    small: bool
+    size: int
+    segment: int
+    start: int
+
+
+@dataclass
+class CachingAllocator:
+    """`held` and `reserved`: bytes that tensors have, and that segments have, now."""
+
+    held: int = 0
+    reserved: int = 0
+    num_segments: int = 0
+    free: list[Stretch] = field(default_factory=list)  # in order
+    in_pieces: tuple[int, int] = (0, 0)  # the largest request that free memory would have been enough for, and that
+
+    def allocate(self, num_bytes: int) -> Stretch:
+        """A block of at least `num_bytes`. ValueError for none."""
+        if num_bytes < 1:
+            raise ValueError(f"num_bytes={num_bytes}: expected at least one")
+        size = round_up(num_bytes, SMALLEST_BLOCK)
+        small = size <= SMALL
+        block = next((each for each in self.free if each.small == small and each.size >= size), None)
+        if block is None:
+            free = sum(each.size for each in self.free if each.small == small)
+            self.in_pieces = max(self.in_pieces, (size, free)) if free >= size else self.in_pieces
+            block = self._new_segment(small, size)
+        else:
+            self.free.remove(block)
+        rest = block.size - size
+        if rest >= SMALLEST_BLOCK if small else rest > SMALL:
+            insort(self.free, Stretch(small, rest, block.segment, block.start + size))
+            block = Stretch(small, size, block.segment, block.start)
+        self.held += block.size
+        return block
+
+    def release(self, block: Stretch) -> None:
+        """Put `block` among the free ones, joined with its free neighbours."""
+        self.held -= block.size
+        start, end = block.start, block.start + block.size
+        for other in [each for each in self.free if each.segment == block.segment]:
+            if other.start + other.size == start or other.start == end:
+                self.free.remove(other)
+                start, end = min(start, other.start), max(end, other.start + other.size)
+        insort(self.free, Stretch(block.small, end - start, block.segment, start))
+
+    def _new_segment(self, small: bool, size: int) -> Stretch:
+        num_bytes = SEGMENTS[small] if size < OWN_SEGMENT else round_up(size, SEGMENTS[True])
+        self.num_segments += 1
+        self.reserved += num_bytes
+        return Stretch(small, num_bytes, self.num_segments, 0)
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Bytes after each change of a run: what its tensors had, and what the allocator had taken for them.
+
+    `in_pieces`: the largest request for which a new segment was taken though as much was free, and how much was.
     """
-    return num_parameters * (gradient_bytes + weight_bytes) / above_zero(wire_bytes_per_s, "wire_bytes_per_s")
+
+    held: tuple[int, ...]
+    reserved: tuple[int, ...]
+    in_pieces: tuple[int, int]
+
+    @property
+    def overhead(self) -> float:
+        """How much more was reserved than ever held: 0.25 is a quarter more."""
+        return max(self.reserved) / max(self.held) - 1
+
+
+def reserve(changes: Iterable[tuple[int, int]]) -> Reservation:
+    """Follow a run's allocations: (tensor, bytes) in order, more than 0 where it is made and less where it is freed.
+
+    ValueError where a tensor is made twice, or freed and not there.
+    """
+    allocator, blocks, held, reserved = CachingAllocator(), {}, [], []
+    for tensor, num_bytes in changes:
+        if (num_bytes > 0) == (tensor in blocks):
+            raise ValueError(f"tensor {tensor} is {'made twice' if num_bytes > 0 else 'freed and not there'}")
+        if num_bytes > 0:
+            blocks[tensor] = allocator.allocate(num_bytes)
+        else:
+            allocator.release(blocks.pop(tensor))
+        held.append(allocator.held)
+        reserved.append(allocator.reserved)
+    return Reservation(tuple(held), tuple(reserved), allocator.in_pieces)
+
+
+def round_up(num_bytes: int, step: int) -> int:
+    """`num_bytes`, up to the next multiple of `step`."""
+    return -(-num_bytes // step) * step

@@ -23,7 +23,7 @@ optimum checkpoint interval"; Daly 2006, "A higher order estimate of the optimum
 
 import math
 
-from course_lib.costs.numbers import above_zero, at_least, positive_share
+from course_lib.facts.fact import above_zero, at_least, positive_share
 
 DAY_S, YEAR_S, HOUR_S = 86_400, 365.25 * 86_400, 3600
 

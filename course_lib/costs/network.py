@@ -41,8 +41,8 @@ from course_lib.costs.links import (
     sent_share,
     slow_down,
 )
-from course_lib.costs.numbers import at_least
 from course_lib.facts import TREE_STEP_LATENCY, Accelerator, MeasuredCollective, accelerator, interconnect
+from course_lib.facts.fact import at_least
 
 TREE_INSIDE_S, TREE_ACROSS_S = (TREE_STEP_LATENCY[kind].value * 1e-6 for kind in ("inside a node", "between nodes"))
 FEWEST_IN_SWITCH = 5  # ranks of a node: with four nothing is gained, and nobody uses it (facts: 8 H200)

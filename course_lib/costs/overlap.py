@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from course_lib import facts
 from course_lib.costs.flops import UTILISATION
 from course_lib.costs.links import Link
 from course_lib.costs.network import Group, Network, all_reduce_s, network_of
-from course_lib.costs.numbers import above_zero
 from course_lib.costs.sharding import cut_buckets
-from course_lib.facts import accelerator
+from course_lib.facts.fact import above_zero
 
 
 def data_parallel_tokens(group: Group, flops_per_s: float, gradient_bytes: float = 2) -> float:
@@ -81,7 +81,6 @@ def smallest_ffn_size(group: Group, flops_per_s: float, gated: bool = True, numb
     return forward, forward / 2
 
 
-MIB = 1 << 20
 ALONE, TOGETHER = 0, 10_000  # MiB: every gradient alone; more than any model here has
 CAPS = (ALONE, 1, 2, 5, 10, 25, 50, 100, 250, 500, TOGETHER)
 GRADIENT_BYTES = 4  # float32
@@ -211,22 +210,30 @@ class GPTStep:
                 BackwardPiece("embedding", "embedding", GRADIENT_BYTES * embedding, 0.0)]
 
 
-def machine(device: str, devices_per_node: int, between: str = "") -> WiredDevices:
-    """`device` and the network between its nodes by their names in facts."""
-    return WiredDevices(UTILISATION * accelerator(device).peak_flops_per_s("bf16"),
-                   network_of(device, devices_per_node, between), 1024)
+def machine(device: facts.Accelerator, devices_per_node: int = 8, between: str = "") -> WiredDevices:
+    """`device` and the network between its nodes, by its name in facts."""
+    return WiredDevices(UTILISATION * device.peak_flops_per_s(device.half_precision),
+                        network_of(device.name, devices_per_node, between), 1024)
+
+
+def gpt_step(shape: facts.Shape) -> GPTStep:
+    """A step of a model of this shape, with eight sequences on each rank."""
+    return GPTStep(shape.num_layers, shape.hidden_size, shape.vocab_size, shape.sequence_length, 8)
 
 
 MACHINES = {
-    "A100, 8 in a node, HDR": machine("A100", 8),
-    "A100, 1 in a node, HDR": machine("A100", 1),
-    "A100, 1 in a node, Ethernet 10G": machine("A100", 1, "Ethernet 10G"),
-    "H100, 8 in a node, NDR": machine("H100", 8),
+    **{f"{device.name}, 8 in a node, {device.links[1].removeprefix('InfiniBand ')}": machine(device)
+       for device in facts.ACCELERATORS if device.in_switched_eights},
+    # The same device without a wire of its own to others, as many clouds rent it.
+    "A100, 1 in a node, HDR": machine(facts.accelerator("A100"), 1),
+    "A100, 1 in a node, Ethernet 10G": machine(facts.accelerator("A100"), 1, "Ethernet 10G"),
     # Round numbers, of the order that chapter 2 measures: gloo between processes of one laptop.
     "laptop, gloo": WiredDevices(50e9, Link(100e-6, 1e-9), 16),
 }
 MODELS = {
     "GPT of this course, 11M": GPTStep(6, 384, 256, 128, 16),
     "GPT-2, 124M": GPTStep(12, 768, 50257, 1024, 8),
-    "GPT-2 XL, 1.6B": GPTStep(48, 1600, 50257, 1024, 8),
+    # Those built as GPT-2, of which a whole copy fits on one device.
+    **{f"{model.name}, {model.parameters.value / 1e9:.1f}B": gpt_step(model.shape) for model in facts.MODELS
+       if model.shape and model.shape.learned_positions and model.parameters.value < 2e9},
 }

@@ -9,11 +9,12 @@
     model.py       a GPT whose MLPs are experts, the loss that keeps them busy, and the bias that does so without one
     placement.py   which rank holds which experts, busy ones several times
 
-What is sent, dropped and computed is counted in course_lib/costs/mixture.py, and what hides in overlap.py. `group=None`
-is the world.
+What is sent, dropped and computed is counted in course_lib/costs/splitting.py, and what hides in overlap.py.
+`group=None` is the world.
 """
 
-from course_lib.costs.mixture import (
+from course_lib.costs.overlap import smallest_ffn_size
+from course_lib.costs.splitting import (
     balanced_expert_bytes,
     combine_bytes,
     count_bytes,
@@ -29,7 +30,6 @@ from course_lib.costs.mixture import (
     split_expert_bytes,
     two_level_bytes,
 )
-from course_lib.costs.overlap import smallest_ffn_size
 from course_lib.expert_parallel.dispatch import dispatch_splits, exchange_rows, permute, unpermute
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.gradients import (

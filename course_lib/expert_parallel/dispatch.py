@@ -41,7 +41,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course_lib.collectives.differentiable import Finish, Pair
-from course_lib.costs.mixture import experts_per_rank
+from course_lib.costs.splitting import experts_per_rank
 from course_lib.expert_parallel.experts import Experts
 from course_lib.expert_parallel.routing import require_choice, tokens_per_expert
 from course_lib.groups.exchange import wait_then

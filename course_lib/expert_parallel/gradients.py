@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.costs.mixture import experts_per_rank
+from course_lib.costs.splitting import experts_per_rank
 from course_lib.expert_parallel.layer import MoELayer, moe_layers
 from course_lib.groups.gradients import average_gradients as average
 from course_lib.groups.gradients import clip_total_norm

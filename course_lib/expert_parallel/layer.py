@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.costs.mixture import expert_capacity, experts_per_rank, first_expert
+from course_lib.costs.splitting import expert_capacity, experts_per_rank, first_expert
 from course_lib.expert_parallel.dispatch import (
     Choices,
     Nodes,

@@ -16,7 +16,7 @@ Sources: Graham 1969 (LPT); DeepSeek-AI 2024, "DeepSeek-V3", section 3.4 (redund
 import math
 from collections.abc import Iterator, Sequence
 
-from course_lib.costs.numbers import at_least
+from course_lib.facts.fact import at_least
 
 STEPS = 100_000
 Ranks = list[list[int]]

@@ -9,6 +9,7 @@ each with its date.
 from dataclasses import dataclass, replace
 
 from course_lib.facts.fact import Fact, find
+from course_lib.facts.links import interconnect
 
 V100_SHEET = "NVIDIA, Tesla V100 data sheet (SXM2, 32 GB)"
 A100_SHEET = "NVIDIA, A100 data sheet (SXM4, 80 GB), without sparsity"
@@ -57,6 +58,12 @@ class Accelerator:
     def half_precision(self) -> str:
         """The 16-bit format that training uses here: bf16, or fp16 on what is too old for it."""
         return "bf16" if "bf16" in self.peaks else "fp16"
+
+    @property
+    def in_switched_eights(self) -> bool:
+        """Whether nodes of it have eight, behind one switch and with a network card each."""
+        one_switch = bool(self.links) and interconnect(self.links[0]).kind == "inside a node"
+        return self.per_node == 8 and one_switch and not self.cards_per_node
 
     @property
     def generation(self) -> str:

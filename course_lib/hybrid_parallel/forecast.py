@@ -8,7 +8,7 @@ import torch
 
 from course_lib.costs.hybrid import StageWork, cut_stages, stage_memory, step_bytes
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.pipeline_parallel.partition import balanced_cuts, layer_costs, layers_of
+from course_lib.pipeline_parallel.stages import balanced_cuts, layer_costs, layers_of
 from course_lib.reference import GPT, GPTConfig
 from course_lib.why_distribute import shape_of
 

@@ -23,7 +23,7 @@ from course_lib.hybrid_parallel import kinds
 from course_lib.hybrid_parallel.kinds import Kind, scale_gradients
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.pipeline_parallel import PipelineParallel, Schedule
-from course_lib.pipeline_parallel.partition import Stage
+from course_lib.pipeline_parallel.stages import Stage
 from course_lib.reference import Block
 from course_lib.sequence_parallel import local_positions
 from course_lib.tensor_parallel.cut import Cut

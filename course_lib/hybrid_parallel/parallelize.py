@@ -43,7 +43,7 @@ from course_lib.hybrid_parallel.kinds import kinds_of
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.hybrid_parallel.model import HybridModel
 from course_lib.pipeline_parallel import Schedule, find_schedule, partition
-from course_lib.pipeline_parallel.partition import Stage, layer_costs, layers_of
+from course_lib.pipeline_parallel.stages import Stage, layer_costs, layers_of
 from course_lib.reference import GPT
 from course_lib.runtime import device
 from course_lib.tensor_parallel import surgery

@@ -24,11 +24,10 @@ from torch import Tensor, nn
 
 from course_lib.groups.exchange import agree, fingerprint, require_equal, start_agreement
 from course_lib.groups.membership import Member, member
-from course_lib.pipeline_parallel.dependencies import Result, leaves
-from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox, SharedGradients, shared_parameters
+from course_lib.pipeline_parallel.mailbox import DTYPES, Mailbox
 from course_lib.pipeline_parallel.schedules import Action, Schedule
-from course_lib.pipeline_parallel.split_backward import backward_input
-from course_lib.pipeline_parallel.validate import validate
+from course_lib.pipeline_parallel.stages import SharedGradients, backward_input, shared_parameters
+from course_lib.pipeline_parallel.validate import Result, leaves, validate
 from course_lib.runtime import device, span
 from course_lib.runtime.instruments.clocks import catch_up
 
@@ -43,7 +42,7 @@ class PipelineParallel:
     send a gradient for: there I does nothing, and W the whole backward pass.
 
     `delay` makes actions last at least so many seconds, by kind: {"F": 0.01, "I": 0.01, "W": [0.01, 0.02]}, one number
-    or one for each stage (see delay.py). In a recorded timeline each action is a span, named by its kind, with the
+    or one for each stage. In a recorded timeline each action is a span, named by its kind, with the
     labels microbatch, chunk, stage and step.
 
     Raises ValueError, on every rank, for a schedule that cannot run and for what does not fit it.

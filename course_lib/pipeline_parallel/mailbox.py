@@ -3,28 +3,63 @@
 A schedule says who sends what to whom and in which order, so a rank knows what will come before it comes. It has the
 next two messages of each neighbour posted, which travel while it computes. Its sends never wait: what it has sent, it
 keeps, until a later message of the receiver proves that the receiver has used it.
-
-SharedGradients: of a parameter that lies on several ranks, such as an embedding that is the head as well, each copy has
-the gradient of its own use. The parameter's is their sum, and with it all copies take the same step.
 """
 
-import functools
 import itertools
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from course_lib.groups.gradients import is_missing, mark_missing, write_gradient
 from course_lib.groups.membership import Member, describe, sendable
-from course_lib.pipeline_parallel.dependencies import Result, StageMessage, messages_of
 from course_lib.pipeline_parallel.schedules import Schedule
+from course_lib.pipeline_parallel.validate import Result, leaves, needs
 
 AHEAD = 2  # messages of each neighbour that are posted before they are needed
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 MAX_DIMS = 8
+
+
+@dataclass(frozen=True)
+class StageMessage:
+    """`content` on its way from `source` to `dest`, places in the group.
+
+    `sent_at` and `needed_at` are positions in the actions of the one and of the other. `number` counts the messages
+    from this source to this dest.
+    """
+
+    content: Result
+    source: int
+    dest: int
+    sent_at: int
+    needed_at: int
+    number: int
+
+    @property
+    def boundary(self) -> int:
+        """The stage in front of the boundary that it crosses. Gradients look like the activations there."""
+        return self.content.stage - (self.content.what == "gradient")
+
+
+def messages_of(schedule: Schedule) -> list[StageMessage]:
+    """Every message of a valid schedule; those of one source in the order in which it sends them."""
+    made: dict[Result, tuple[int, int]] = {}
+    for rank, position, action in schedule.positions():
+        made[leaves(action, schedule.stages[rank][action.chunk])] = rank, position
+    transfers = []
+    for rank, position, action in schedule.positions():
+        for content in needs(action, schedule.stages[rank][action.chunk], schedule.num_stages):
+            source, sent_at = made[content]
+            if source != rank:
+                transfers.append((source, sent_at, rank, position, content))
+    counts: Counter[tuple[int, int]] = Counter()
+    messages = []
+    for source, sent_at, dest, needed_at, content in sorted(transfers):
+        messages.append(StageMessage(content, source, dest, sent_at, needed_at, counts[source, dest]))
+        counts[source, dest] += 1
+    return messages
 
 
 class Mailbox:
@@ -168,55 +203,3 @@ def looks_in(header: Tensor) -> tuple[tuple[int, ...], torch.dtype]:
     """(shape, dtype) of the message that a header announces."""
     dtype, dims, *shape = header.tolist()
     return tuple(shape[:dims]), DTYPES[dtype]
-
-
-def shared_parameters(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
-    """This rank's parameters that other stages hold as well, by the name that all give them (see Stage.shared)."""
-    return {common: stage.get_parameter(name) for stage in stages
-            for name, common in getattr(stage, "shared", {}).items() if stage.get_parameter(name).requires_grad}
-
-
-class SharedGradients:
-    """The gradients of shared parameters in a step: `begin` before, `finish` after the last backward pass."""
-
-    def __init__(self, mine: dict[str, nn.Parameter], everyones: list[list[str]], me: Member) -> None:
-        self.me = me
-        places = {name: [place for place, names in enumerate(everyones) if name in names] for name in mine}
-        self.places = {name: places[name] for name in sorted(mine) if len(places[name]) > 1}
-        self.parameters = mine
-
-    def begin(self) -> None:
-        """What earlier steps left in .grad is a sum already: put it aside."""
-        self.before = {name: self.parameters[name].grad for name in self.places}
-        for name in self.places:
-            self.parameters[name].grad = None
-
-    @torch.no_grad()
-    def finish(self) -> None:
-        """Sum the copies' gradients, in the same order on each rank, so that the copies stay equal to the bit."""
-        for name, places in self.places.items():
-            parameter = self.parameters[name]
-            mine = torch.empty_like(parameter)
-            # Every holder sends, also one whose copy got no gradient: the others wait for its part.
-            if parameter.grad is None:
-                mark_missing(mine)
-            else:
-                write_gradient(parameter.grad, mine)
-            # Every rank adds in the order of places, its own in its turn: floating-point sums depend on the order.
-            total = functools.reduce(torch.add, self._from_all(sendable(mine, self.me), places)).to(parameter.device)
-            parameter.grad = self.before[name]
-            if is_missing(total):
-                continue
-            if parameter.grad is None:
-                parameter.grad = total
-            else:
-                parameter.grad += total
-
-    def _from_all(self, mine: Tensor, places: list[int]) -> list[Tensor]:
-        others = [place for place in places if place != self.me.r]
-        arriving = {place: torch.empty_like(mine) for place in others}
-        operations = [dist.P2POp(kind, tensor, group=self.me.group, group_peer=place) for place in others
-                      for kind, tensor in ((dist.irecv, arriving[place]), (dist.isend, mine))]
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-        return [arriving.get(place, mine) for place in places]

@@ -1,11 +1,13 @@
 """Draw schedules with their times: a lane for each rank, forward blue, backward orange, weight gradients teal.
 
-`picture_of` draws one, `measured_under_plan` a measured step below its plan, on one time axis.
+`schedule_picture` draws them below each other, `measured_under_plan` a measured step below its plan, on one time axis.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import isclose
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -17,7 +19,7 @@ from course_lib.pictures.drawn import Drawn, claim
 from course_lib.pictures.painter import WIDTH_IN, new_figure, quiet, to_png
 from course_lib.pictures.palette import BLUE, INK, LIGHTEST, ORANGE, TEAL, ink_on
 from course_lib.pipeline_parallel.schedules import Action, Schedule
-from course_lib.pipeline_parallel.timing import Time, TimedAction, Timing, write_count
+from course_lib.pipeline_parallel.simulate import Simulation, Time, TimedAction, simulate, write_count
 
 COLOURS = {"F": BLUE, "B": ORANGE, "I": ORANGE, "W": TEAL}
 NAMES = {"F": "forward (F)", "B": "whole backward (B)", "I": "backward, input (I)", "W": "backward, weights (W)"}
@@ -30,7 +32,7 @@ class Panel:
     """One schedule in a picture."""
 
     title: str
-    simulation: Timing
+    simulation: Simulation
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +74,27 @@ class SchedulePicture(Drawn):
         return figure
 
 
-def picture_of(simulations: Sequence[Timing], unit: str = "time, in the unit of the costs") -> SchedulePicture:
+def schedule_picture(*schedules: Schedule | Simulation, **costs: Any) -> SchedulePicture:
+    """The schedules below each other on one time axis. Those not simulated yet are, with `costs` (see simulate).
+
+    Without `costs` a rank's forward pass of a micro-batch takes 1, so each of its v chunks takes 1/v. ValueError where
+    there is no schedule.
+    """
+    if not schedules:
+        raise ValueError("schedule_picture(): expected at least one Schedule or Simulation")
+    simulations = [each if isinstance(each, Simulation) else simulate(each, **(costs or costs_of_a_whole_rank(each)))
+                   for each in schedules]
+    unit = [] if costs else ["time (1: a rank's forward pass of a micro-batch)"]
+    return picture_of(simulations, *unit)
+
+
+def costs_of_a_whole_rank(schedule: Schedule) -> dict[str, Time]:
+    """Costs in which all chunks of a rank together take 1 for each of a micro-batch's three computations."""
+    each = Fraction(1, len(schedule.stages[0]))
+    return {"forward": each, "backward_input": each, "backward_weight": each}
+
+
+def picture_of(simulations: Sequence[Simulation], unit: str = "time, in the unit of the costs") -> SchedulePicture:
     """Simulated schedules below each other on one time axis."""
     panels = tuple(Panel(title_of(simulation), simulation) for simulation in simulations)
     headline = "idle: " + ", ".join(f"{each.schedule.name} {each.bubble_fraction:.0%}" for each in simulations)
@@ -80,7 +102,7 @@ def picture_of(simulations: Sequence[Timing], unit: str = "time, in the unit of 
     return SchedulePicture(panels, headline, detail, "; ".join(map(repr, simulations)), unit)
 
 
-def measured_under_plan(plan: Timing, measured: Timing) -> SchedulePicture:
+def measured_under_plan(plan: Simulation, measured: Simulation) -> SchedulePicture:
     """A step that was planned, and below it the same step as it was measured; both in seconds.
 
     ValueError where they are not of the same schedule.
@@ -98,7 +120,7 @@ def measured_under_plan(plan: Timing, measured: Timing) -> SchedulePicture:
                            "time since the first action (s)")
 
 
-def title_of(simulation: Timing) -> str:
+def title_of(simulation: Simulation) -> str:
     """Name and idle shares of one panel."""
     title = (f"{simulation.schedule.name}: {simulation.bubble_fraction:.1%} idle, "
              f"{simulation.bubble_of_ideal:.1%} of the ideal time")
@@ -114,7 +136,7 @@ def colour_of(action: Action, num_chunks: int) -> str:
     return to_hex([part + (1 - part) * white for part in to_rgb(COLOURS[action.kind])])
 
 
-def draw_lanes(axes: Axes, simulation: Timing, end: Time) -> None:
+def draw_lanes(axes: Axes, simulation: Simulation, end: Time) -> None:
     """Time to the right up to `end`, ranks downwards."""
     schedule, num = simulation.schedule, simulation.schedule.num_ranks
     axes.set(xlim=(0, float(end)), ylim=(num, 0))
@@ -158,7 +180,7 @@ def numbers(axes: Axes, boxes: Sequence[TimedAction], schedule: Schedule, inches
                       color=INK if light else ink_on(COLOURS[box.action.kind]))
 
 
-def legend(simulations: Sequence[Timing]) -> list[Patch]:
+def legend(simulations: Sequence[Simulation]) -> list[Patch]:
     """What the colours mean, as far as they occur."""
     kinds = {box.action.kind for simulation in simulations for box in simulation.timeline}
     edges = {"B": TEAL}  # as the strip in its boxes

@@ -71,6 +71,20 @@ class Schedule:
                 yield rank, position, action
 
 
+def in_flight(actions: Sequence[Action]) -> list[int]:
+    """After the start of each of a rank's actions: how many activations, of a chunk for a micro-batch each, are held.
+
+    The order alone decides it: F puts activations on the shelf and B takes them away. Where backward is split, I still
+    needs to leave most of them for W: W takes them away.
+    """
+    held, counts = 0, []
+    for action in actions:
+        held += action.kind == "F"
+        counts.append(held)
+        held -= action.kind in "BW"
+    return counts
+
+
 @dataclass(frozen=True)
 class Published:
     """One of SCHEDULES: `row(p, m)` is the Schedule, or `row(p, m, v)` where a rank holds as many chunks as one likes.

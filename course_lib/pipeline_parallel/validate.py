@@ -1,14 +1,98 @@
-"""Is a schedule legal? And if not, why: in words that name the rank and the action."""
+"""What an action needs, who waits for whom, and so: is a schedule legal? If not, why, naming the rank and the action.
+
+    F on stage s   needs the activations of stage s - 1                        leaves the activations of s
+    B, I on s      need the activations of s and the gradient of s + 1         leave the gradient of s
+    W on s         needs what I left on s                                      leaves nothing that anybody waits for
+
+Sends never block: what a rank has sent lies in a buffer until the receiver takes it by name, in whatever order. So a
+schedule gets stuck only where actions wait for each other in a circle, and where a thing never comes.
+
+`buffered=False` asks what would happen if sends did block, each until its receiver comes to take it, as large messages
+do where nothing is buffered (a plain send of most libraries, NCCL's on its stream). A rank then receives what an action
+needs, runs it, and sends what it made before it does anything else. GPipe survives that; in 1F1B two neighbours meet
+that both send first, one forwards and one back. So real pipelines post their sends together with their receives
+(batch_isend_irecv), or leave them pending, as PipelineParallel does.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from course_lib.pipeline_parallel.dependencies import Result, find_circle, leaves, needs, walk
-from course_lib.pipeline_parallel.schedules import KINDS, Action, Schedule
-from course_lib.pipeline_parallel.timing import in_flight
+from course_lib.pipeline_parallel.schedules import KINDS, Action, Schedule, in_flight
 
 MOST_SHOWN = 6  # in the message; `.findings` has all
+
+
+class Result(NamedTuple):
+    """What travels between stages: the "activations" that leave a stage, the "gradient" that leaves it backwards."""
+
+    what: str
+    microbatch: int
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.what} of micro-batch {self.microbatch} from stage {self.stage}"
+
+
+def needs(action: Action, stage: int, num_stages: int) -> list[Result]:
+    """What has to be there before `action` starts on `stage`, beside the end of its rank's action before."""
+    i = action.microbatch
+    if action.kind == "F":
+        return [Result("activations", i, stage - 1)] if stage else []
+    if action.kind == "W":
+        return [Result("gradient", i, stage)]
+    return [Result("activations", i, stage), *([Result("gradient", i, stage + 1)] if stage + 1 < num_stages else [])]
+
+
+def leaves(action: Action, stage: int) -> Result | None:
+    """The result of `action` on `stage` that other ranks may wait for; None where it makes none."""
+    if action.kind == "W":
+        return None
+    return Result("activations" if action.kind == "F" else "gradient", action.microbatch, stage)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """All actions in an order in which they can run, which does not hang on costs.
+
+    done: (rank, action). sources: for each of them, the positions in `done` of what it needs. stuck: for each rank that
+    cannot go on, its action and what is missing.
+    """
+
+    done: list[tuple[int, Action]]
+    sources: list[list[int]]
+    stuck: dict[int, tuple[Action, Result]]
+
+
+def walk(schedule: Schedule) -> Walk:
+    """Let every rank go on as long as what it needs is there. Takes schedules with gaps, also those not finished."""
+    there: dict[Result, int] = {}
+    waiting: dict[Result, list[int]] = {}
+    walked = Walk([], [], {})
+    position = [0] * schedule.num_ranks
+    ready = list(range(schedule.num_ranks))[::-1]
+    # In whatever order ranks are asked, the same actions run: one that runs takes nothing from another.
+    while ready:
+        rank = ready.pop()
+        walked.stuck.pop(rank, None)
+        for action in schedule.actions[rank][position[rank]:]:
+            stage = schedule.stages[rank][action.chunk]
+            needed = needs(action, stage, schedule.num_stages)
+            missing = next((need for need in needed if need not in there), None)
+            if missing:
+                walked.stuck[rank] = action, missing
+                # The rank is looked at again when this result comes, so no rank is asked twice in vain.
+                waiting.setdefault(missing, []).append(rank)
+                break
+            position[rank] += 1
+            result = leaves(action, stage)
+            if result:
+                there[result] = len(walked.done)
+                ready.extend(waiting.pop(result, []))
+            walked.done.append((rank, action))
+            walked.sources.append([there[need] for need in needed])
+    return walked
 
 
 @dataclass(frozen=True)
@@ -38,8 +122,8 @@ def validate(schedule: Schedule, max_in_flight: int | Sequence[int] | None = Non
     """Return when the schedule is legal; InvalidSchedule, a ValueError, that lists in words what is wrong otherwise.
 
     `max_in_flight`: how many activations, of one chunk for one micro-batch each, a rank may hold; one number or one
-    for each rank. Sends do not block (see `dependencies`): a deadlock is a circle of actions that wait for each other.
-    `buffered=False`: could it also run where a send returns only once its receiver is there (see `blocking`)?
+    for each rank. Sends do not block: a deadlock is a circle of actions that wait for each other.
+    `buffered=False`: could it also run where a send returns only once its receiver is there?
 
     >>> from course_lib.pipeline_parallel.schedules import Action, Schedule
     >>> orders = (Action("F", 0), Action("B", 0)), (Action("B", 0), Action("F", 0))
@@ -168,18 +252,25 @@ def absent(schedule: Schedule) -> Iterator[Finding]:
 def deadlock(schedule: Schedule) -> Iterator[Finding]:
     """The first circle of ranks that wait for each other. What is not placed yet will stand behind what is."""
     stuck = walk(schedule).stuck
+
+    def maker(rank: int) -> int | None:
+        return schedule.where(stuck[rank][1].stage)[0] if rank in stuck else None
+
     for rank in stuck:
-        path: list[int] = []
-        # What a stuck rank waits for is made by another stuck rank, so the walk ends in a circle.
-        while rank in stuck and rank not in path:
-            path.append(rank)
-            rank = schedule.where(stuck[rank][1].stage)[0]
-        if rank in path:
-            circle = path[path.index(rank):]
+        if circle := walk_into_circle(rank, maker):
             action, _ = stuck[circle[0]]
             yield Finding(f"deadlock: {'; '.join(waits_for(schedule, rank, *stuck[rank]) for rank in circle)}",
                           circle[0], schedule.actions[circle[0]].index(action))
             return
+
+
+def walk_into_circle(rank: int | None, waits_for: Callable[[int], int | None]) -> list[int]:
+    """From `rank` to whom it waits for, and on: the circle that this ends in, [] where it ends at None."""
+    path: list[int] = []
+    while rank is not None and rank not in path:
+        path.append(rank)
+        rank = waits_for(rank)
+    return [] if rank is None else path[path.index(rank):]
 
 
 def waits_for(schedule: Schedule, rank: int, action: Action, need: Result) -> str:
@@ -191,13 +282,56 @@ def waits_for(schedule: Schedule, rank: int, action: Action, need: Result) -> st
     return f"rank {rank} cannot start {action} before rank {other} has done {maker}"
 
 
+class BlockingCall(NamedTuple):
+    """A send or a receive of a rank, and the action it belongs to."""
+
+    op: str
+    result: Result
+    partner: int
+    position: int
+    action: Action
+
+    def describe(self, rank: int) -> str:
+        """What `rank` is doing in this call, in words."""
+        what = f"the {self.result.what} of micro-batch {self.result.microbatch}"
+        if self.op == "send":
+            return f"rank {rank} has done {self.action} and sends {what} to rank {self.partner}"
+        return f"rank {rank} waits at {self.action} for {what} from rank {self.partner}"
+
+
+def transfers_of(schedule: Schedule, rank: int) -> list[BlockingCall]:
+    """The rank's sends and receives, in the order in which it makes them: what an action needs comes before it."""
+    calls = []
+    for position, action in enumerate(schedule.actions[rank]):
+        stage = schedule.stages[rank][action.chunk]
+        made = leaves(action, stage)
+        taker = stage + (1 if action.kind == "F" else -1)
+        ends = [("receive", need, need.stage) for need in needs(action, stage, schedule.num_stages)]
+        ends += [("send", made, taker)] if made and 0 <= taker < schedule.num_stages else []
+        calls += [BlockingCall(op, result, partner, position, action) for op, result, other in ends
+                  if (partner := schedule.where(other)[0]) != rank]
+    return calls
+
+
 def deadlock_of_sends(schedule: Schedule) -> Iterator[Finding]:
-    """The circle of ranks in which each waits inside a send or a receive for the next one to come."""
-    circle = find_circle(schedule)
-    if circle:
-        rank, call = circle[0]
-        text = "; ".join(call.describe(rank) for rank, call in circle)
-        yield Finding(f"deadlock if sends block: {text}", rank, call.position)
+    """The circle of ranks, of a legal schedule, in which each waits inside a send or a receive for the next to come."""
+    left = [transfers_of(schedule, rank)[::-1] for rank in range(schedule.num_ranks)]
+    ready = list(range(schedule.num_ranks))
+    while ready:
+        rank = ready.pop()
+        if not left[rank]:
+            continue
+        call, other = left[rank][-1], left[rank][-1].partner
+        # A message passes only when both of its ends have come to it.
+        theirs = left[other][-1] if left[other] else None
+        if theirs and theirs.partner == rank and theirs.result == call.result:  # the one sends what the other awaits
+            left[rank].pop()
+            left[other].pop()
+            ready += [other, rank]
+    waiting = next((rank for rank, mine in enumerate(left) if mine), None)
+    if circle := walk_into_circle(waiting, lambda rank: left[rank][-1].partner):
+        text = "; ".join(left[rank][-1].describe(rank) for rank in circle)
+        yield Finding(f"deadlock if sends block: {text}", circle[0], left[circle[0]][-1].position)
 
 
 def too_many(schedule: Schedule, max_in_flight: int | Sequence[int]) -> Iterator[Finding]:

@@ -4,14 +4,11 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
 (course_lib.facts) and a few constants that are fitted on published runs; and says how far off it was on others.
 
     constants.py      the numbers that no data sheet holds, each with its meaning; training software, by what it does
-    cluster.py        devices, nodes, wires
+    cluster.py        devices, nodes, wires; how fast they are with a software; seconds by cause
     job.py            what is to be trained, on what, cut how; what a pipeline schedule costs
-    rates.py          how fast a cluster is with a software; seconds by cause
-    layer.py          seconds of one layer: products, tensor and context parallelism, experts, adapters
-    stages.py         what a rank has of the model, and how ZeRO shares it out
-    step.py           seconds of a step: bubble, data parallelism, optimiser, on the device or its host
-    memory.py         bytes of the fullest device, by kind
-    estimate.py       both, MFU, money, and how sure
+    layer.py          seconds of one layer: products, tensor and context parallelism, experts
+    memory.py         what a rank has of the model, and how ZeRO shares it out; bytes of the fullest device, by kind
+    estimate.py       seconds of a step: bubble, data parallelism, optimiser; memory, MFU, money, and how sure
     candidates.py     what can be built: layouts, chunks, micro-batches; what the papers' rules of thumb choose
     search.py         those that fit, the fastest first; what nearly fits
     plan.py           the search in one call; why other layouts are slower, do not fit, or cannot be built
@@ -21,7 +18,6 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     compare.py        published beside predicted: errors by kind of run and by group, MFU in one convention
     fit.py            the constants from the rows marked "calibration"; what is not fitted
     validate.py       published beside predicted as a command, also with sources and effects left out; measured peaks
-    one_step.py       the constants of your cluster, from a step or a message or a product measured on it
     machine.py        this machine, measured
 
 All but the last need nothing but Python. Names load their module on first use.
@@ -33,13 +29,11 @@ load_on_use(__name__, {
     "candidates": ("Choices", "rule_of_thumb"),
     "cluster": ("Cluster", "cluster"),
     "compare": ("MeasuredError", "NoRun", "error_of"),
-    "constants": ("CONSTANTS", "SOFTWARE", "Constant", "Constants", "Software", "find_software"),
-    "estimate": ("Estimate", "estimate"),
+    "constants": ("CONSTANTS", "Constant", "Constants", "SOFTWARE", "Software", "find_software"),
+    "estimate": ("CAUSES", "Estimate", "estimate"),
     "frameworks": ("shape_from_config",),
     "job": ("Job",),
     "machine": ("Machine", "measure"),
-    "one_step": ("Learned", "learn"),
     "plan": ("Plans", "WhyNot", "plan", "reasons_for", "why_not"),
     "search": ("pareto", "ties"),
-    "step": ("CAUSES",),
 })

@@ -16,18 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 from course_lib.costs.flops import count_parameters
 from course_lib.costs.memory import USABLE
-from course_lib.costs.numbers import at_least, positive_share
 from course_lib.facts import Model, Shape
+from course_lib.facts.fact import at_least, positive_share
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.cluster import Cluster, Rates, rates_of
 from course_lib.planner.constants import MEGATRON_CORE
 from course_lib.planner.job import Job, shape_of
-from course_lib.planner.rates import Rates, rates_of
 
 BYTES_PER_PARAMETER = 18  # 2 weights, 4 gradients, 12 Adam in mixed precision
 SHARE_FOR_STATE = 0.7  # of the data sheet's memory; activations get the rest
@@ -62,7 +60,6 @@ MOST_ROWS = 16  # of a micro-batch
 SHORTEST_PIECE = 256  # tokens of a row on one rank: below, a product of matrices is far from its speed
 SMALL_BUBBLE = 0.005  # of the step: more chunks would gain less than that
 NEARLY = 1.1  # times what a device can allocate
-SAVING = {"optimizer": "optimizers", "offload": "offload", "lora_rank": "lora_ranks", "replicas": "replicas"}
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,6 @@ class Choices:
     """What plan tries. (): all that can be. An axis that is named is kept to these numbers. light: where attention
     stores no scores, "selective" makes norms and the like again, if the software can; nobody published what that costs
     alone, so it has to be asked for.
-
-    The last four are what saves memory at a price that not everybody wants to pay: an 8-bit optimiser, the host's
-    memory, adapters in place of the whole model, ZeRO in groups; they are tried where they are named.
     """
 
     recompute: tuple[str, ...] = ("none", "selective", "full")
@@ -85,10 +79,6 @@ class Choices:
     experts: tuple[int, ...] = ()
     data: tuple[int, ...] = ()
     light: bool = False
-    optimizers: tuple[str, ...] = ("adam",)
-    offload: tuple[str, ...] = ("none",)
-    lora_ranks: tuple[int, ...] = (0,)
-    replicas: tuple[int, ...] = (1,)
 
 
 ALL = Choices()
@@ -142,8 +132,6 @@ def ask(model: Model | Shape, cluster: Cluster, global_batch: int, *, choices: C
         sequence_length: int = 0, **how: Any) -> Asked:
     """What plan and why_not are asked for. ValueError for a model without a shape, and for numbers that cannot be."""
     shape = shape_of(model)
-    # Not every ZeRO stage can have what saves memory: it is tried, as a choice of one.
-    choices = replace(choices, **{field: (how.pop(name),) for name, field in SAVING.items() if name in how})
     return Asked(shape, cluster, at_least(global_batch, 1, "global_batch"), sequence_length or shape.sequence_length,
                  {"precision": "bf16", "software": MEGATRON_CORE} | how, choices, positive_share(room, "room"))
 
@@ -248,15 +236,6 @@ def build_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int
     if asked.sequence_parallel and sequence_length // cp % tp:
         return f"tp={tp}: expected to divide the {sequence_length // cp} tokens of a row on each rank"
     return None
-
-
-def savings(job: Job, choices: Choices = ALL) -> Iterator[Job]:
-    """The job with each combination of what saves memory that it can have."""
-    for values in product(*(getattr(choices, field) for field in SAVING.values())):
-        try:
-            yield replace(job, **dict(zip(SAVING, values)))
-        except ValueError:  # no shard to offload, or no group to shard in
-            continue
 
 
 def with_zero(job: Job, zero: int) -> Job:

@@ -1,12 +1,19 @@
-"""A cluster: which devices, how many in a node, and the wires between them. All numbers come from course_lib.facts."""
+"""A cluster: which devices, how many in a node, the wires between them; and how fast it is with one software.
+
+All numbers come from course_lib.facts, data sheets and measured curves, times the constants that apply. With the rates
+stands what they make of work: seconds by cause, and the forward and the backward pass that these make up.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import log, sqrt
 
+from course_lib.costs.flops import matmul_seconds, pass_seconds
 from course_lib.costs.links import (
     Link,
+    crowding,
     fit_link,
     hardware_link,
     measured_seconds,
@@ -15,12 +22,10 @@ from course_lib.costs.links import (
     slow_down,
 )
 from course_lib.costs.network import Network
-from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import (
     ACCELERATORS,
     DEVICE_VARIANTS,
     MEASURED_MATMUL,
-    STORAGE,
     SYSTEMS,
     Accelerator,
     DeviceVariant,
@@ -31,6 +36,8 @@ from course_lib.facts import (
     interconnect,
     measured_collectives,
 )
+from course_lib.facts.fact import above_zero, at_least
+from course_lib.planner.constants import FITTED, Constants, Software
 
 UNLIKE_ALL = "A100"  # whose measured all-reduces stand for wires that are like none that was measured
 TORUS_STEP_S = 1e-6
@@ -43,9 +50,8 @@ class Cluster:
 
     node_bytes_per_s: out of a node, all cards together, as the data sheet says. Between TPUs there are no nodes: their
     wires make a torus, of which each axis of a layout has one direction. dollars_per_device_hour: None where facts
-    knows no price. power_share: of the device's power that it is given. pod_devices: 0 for one pod; else out of each
-    pod of so many leads one in `oversubscription` of what their cards carry. between: the network, a name of
-    facts.LINKS; "" for what the device usually has.
+    knows no price. power_share: of the device's power that it is given. between: the network, a name of facts.LINKS; ""
+    for what the device usually has.
     """
 
     device: Accelerator
@@ -53,8 +59,6 @@ class Cluster:
     devices_per_node: int = 8
     node_bytes_per_s: float = 0.0  # 0: a card of the usual kind for each device
     power_share: float = 1.0
-    pod_devices: int = 0
-    oversubscription: float = 1.0
     between: str = ""
 
     def __post_init__(self) -> None:
@@ -62,14 +66,6 @@ class Cluster:
         at_least(self.devices_per_node, 1, "devices_per_node")
         if self.node_bytes_per_s:
             above_zero(self.node_bytes_per_s, "node_bytes_per_s")
-        if self.pod_devices % self.devices_per_node or self.pod_devices < 0:
-            raise ValueError(f"pod_devices={self.pod_devices}: expected whole nodes of {self.devices_per_node}, or 0: "
-                             "one pod")
-        if not self.oversubscription >= 1:
-            raise ValueError(f"oversubscription={self.oversubscription}: expected 1 (every card at full speed) or more")
-        if self.oversubscription > 1 and not self.pod_devices:
-            raise ValueError(f"oversubscription={self.oversubscription}: expected pod_devices too, between pods it is "
-                             "that cards share what leads out")
 
     def network(self, across_s: float, share: float, one_card: bool = False) -> Network:
         """Its wires: across_s for a step from node to node, `share` of the data sheet's network. one_card: rings use
@@ -80,7 +76,6 @@ class Cluster:
             return Network(self.num_devices, self.inside, self.inside, self.num_devices)
         card = Link.of_rate(self.network_bytes_per_s / self.cards_per_node * share, across_s)
         return Network(G, self.inside, card, 1 if one_card else self.cards_per_node, self.switch_s_per_byte,
-                       pod_devices=self.pod_devices, oversubscription=self.oversubscription,
                        mesh=interconnect(self.device.links[0]).kind == "mesh")
 
     @cached_property
@@ -116,18 +111,6 @@ class Cluster:
     def num_nodes(self) -> int:
         """Nodes, the last of which may not be full."""
         return -(-self.num_devices // self.devices_per_node)
-
-    @property
-    def host_link_bytes_per_s(self) -> float:
-        """Bytes a second from one device to its host's memory, each way, as the data sheet says."""
-        return interconnect(self.device.host).one_way_bytes_per_s
-
-    @property
-    def host_memory_bytes_per_s(self) -> float:
-        """Bytes a second of the host's memory that a device gets: one socket's, the only one that facts knows, shared.
-        """
-        memory = next(each for each in STORAGE if each.name == "host memory")
-        return memory.bytes_per_s / min(self.devices_per_node, self.num_devices)
 
     @property
     def cards_per_node(self) -> int:
@@ -210,7 +193,7 @@ def find_measured(wire: Interconnect) -> tuple[Interconnect, Link]:
 
 
 def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_per_s: float = 0.0, *,
-            pod_devices: int = 0, oversubscription: float = 1.0, between: str = "") -> Cluster:
+            between: str = "") -> Cluster:
     """`num_devices` of the device that facts calls `name`, with the network of its data sheet or the one given:
     `between`, a name of facts.LINKS, and how much it carries.
 
@@ -223,4 +206,139 @@ def cluster(name: str, num_devices: int, devices_per_node: int = 0, node_gbit_pe
     found = find("accelerator", name, (*ACCELERATORS, *DEVICE_VARIANTS))
     device, power_share = (found.device, found.power_share) if isinstance(found, DeviceVariant) else (found, 1.0)
     return Cluster(device, num_devices, devices_per_node or device.per_node, node_gbit_per_s * 1e9 / 8, power_share,
-                   pod_devices=pod_devices, oversubscription=oversubscription, between=between)
+                   between)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds by cause. `matmul`: all products, attention's too; `memory`: passes over memory between them."""
+
+    matmul: float = 0.0
+    memory: float = 0.0
+    tp: float = 0.0
+    cp: float = 0.0
+    ep: float = 0.0
+    launch: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of all causes together."""
+        return self.matmul + self.memory + self.tp + self.cp + self.ep + self.launch
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.matmul + other.matmul, self.memory + other.memory, self.tp + other.tp, self.cp + other.cp,
+                       self.ep + other.ep, self.launch + other.launch)
+
+    def __mul__(self, times: float) -> Seconds:
+        return Seconds(self.matmul * times, self.memory * times, self.tp * times, self.cp * times, self.ep * times,
+                       self.launch * times)
+
+    def with_launches(self, seconds: float, adds: bool = False) -> Seconds:
+        """These seconds with the wait for kernels that the processor launches more slowly than the device runs them;
+        or, `adds`, with the time of launching, where one processor does both.
+        """
+        return replace(self, launch=seconds if adds else max(0.0, seconds - self.total))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """`weight_s`: what the products of the weights' gradients take, of backward."""
+
+    forward: Seconds
+    backward: Seconds
+    weight_s: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds of forward and backward together."""
+        return self.forward.total + self.backward.total
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(self.forward + other.forward, self.backward + other.backward, self.weight_s + other.weight_s)
+
+    def __mul__(self, times: float) -> Pass:
+        return Pass(self.forward * times, self.backward * times, self.weight_s * times)
+
+
+def hide_message(message_s: float, computing_s: float, drag: float = 0.0) -> float:
+    """Seconds that a message costs beside computing: what is left of it, and the drag of what is hidden."""
+    return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)
+
+
+# Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
+GAINS = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+FLASH = {"flash1": dict.fromkeys(("a100", "h100", "h200", "b200"), "flash1"),
+         "flash2": {"a100": "flash2_a100", "h100": "flash2_h100", "h200": "flash2_h100", "b200": "flash2_h100"},
+         "flash3": {"a100": "flash2_a100", "h100": "flash3", "h200": "flash3", "b200": "flash_b200"}}
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """All that seconds are computed from; a measured machine makes its own (planner.machine).
+
+    flops_per_s: of linear layers; head_flops_per_s: of the read-out and unfused attention, in 16 bits;
+    flash_flops_per_s: of attention that stores no scores. operand_bytes_per_s: of the matrices of a product, once each;
+    memory_bytes_per_s: of passes over memory. launch_s: for a pass of one layer.
+    """
+
+    flops_per_s: float
+    head_flops_per_s: float
+    flash_flops_per_s: float
+    operand_bytes_per_s: float
+    memory_bytes_per_s: float
+    passes: float
+    network: Network
+    launch_s: float = 0.0
+    expert_share: float = 1.0
+    tensor_hidden: float = 0.0
+    tensor_copies: float = 0.0
+    drag: float = 0.0
+    p2p_s: float = 0.0
+    step_s: float = 0.0
+    call_s: float = 0.0  # until all of `num_ranks` are at a message, where they share processors
+    num_ranks: int = 1
+    number_bytes: int = 2  # of an activation and a weight where they are computed with
+    launch_adds: bool = False  # the processor that launches is the one that computes
+    row_passes: float = 4.0  # over the rows that are sent to experts, and over those that come back
+    rows_s: float = 0.0  # until kernels flow again behind rows that were waited for
+    crowding: float = 1.0  # how many times longer tensor parallelism's messages between nodes take beside other jobs
+
+    def product_s(self, m: float, k: float, n: float, *, count: float = 1, flops_per_s: float = 0.0) -> float:
+        """Seconds of `count` products (m, k) @ (k, n); flops_per_s: 0 for that of linear layers."""
+        return matmul_seconds(m, k, n, flops_per_s or self.flops_per_s, self.operand_bytes_per_s, self.number_bytes,
+                              count)
+
+    def pass_s(self, num_bytes: float, passes: float = 1) -> float:
+        """Seconds of `passes` over so many bytes of the device's memory."""
+        return pass_seconds(num_bytes, self.memory_bytes_per_s, passes)
+
+    def gathering_s(self, n: int) -> float:
+        """Until `n` ranks are at a message: the fewer there must be, the sooner."""
+        return 0.0 if n == 1 else self.call_s * n / self.num_ranks
+
+
+@lru_cache(maxsize=256)
+def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", constants: Constants = FITTED) -> Rates:
+    """FLOP/s, bytes/s and latencies of one device of the cluster with this software: data sheets times constants."""
+    c, device = constants, cluster.device
+    # The generation that its constants were measured on.
+    kind = "h200" if device.name == "H200" else (
+        "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100")
+    slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
+    half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
+    linear = half
+    if precision in GAINS:
+        promised = cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s()
+        linear *= 1 + getattr(c, GAINS[precision]) * (promised - 1)
+    flash = getattr(c, FLASH[software.attention][kind])
+    network = cluster.network(c.across_cloud_s if cluster.is_cloud else c.across_s, c.network, software.one_card)
+    return Rates(
+        flops_per_s=linear, head_flops_per_s=half, flash_flops_per_s=cluster.peak_flops_per_s() * flash * slowed,
+        operand_bytes_per_s=device.memory_bytes_per_s, memory_bytes_per_s=device.memory_bytes_per_s,
+        passes=getattr(c, software.passes), network=network,
+        launch_s=getattr(c, software.launch) if software.waits_for_launches else 0.0,
+        expert_share=getattr(c, software.experts), tensor_hidden=c.tp_hidden if software.overlaps_tensor else 0.0,
+        tensor_copies=getattr(c, software.copies) if software.copies else 0.0, drag=c.drag,
+        p2p_s=0.0 if software.overlaps_stages else c.p2p_s, step_s=c.step_s, row_passes=c.row_passes,
+        rows_s=c.rows_s if software.waits_for_rows else 0.0,
+        crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)

@@ -14,18 +14,17 @@ from typing import Any
 
 from course_lib.command_line import Parser, whole
 from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, MODELS, Shape, model
-from course_lib.planner.candidates import SAVING, Choices
+from course_lib.planner.candidates import Choices
 from course_lib.planner.cluster import Cluster, cluster
 from course_lib.planner.compare import error_of
 from course_lib.planner.constants import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.frameworks import megatron_flags, runs_on_titan, shape_from_config, torchtitan_lines
-from course_lib.planner.job import OFFLOAD, PRECISION_NAMES, shape_of
+from course_lib.planner.job import PRECISION_NAMES, shape_of
 from course_lib.planner.plan import (
     GIB,
     Plans,
     describe_recompute,
-    describe_savings,
     plan,
     reasons_for,
     why_not,
@@ -59,10 +58,10 @@ def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
     tied, rows = ties(plans), [COLUMNS]
     for number, each in enumerate(shown, 1):
         (low, high), usd = each.step_range_s, each.dollars(TOKENS)
-        layout = ", ".join(filter(None, (str(each.layout), describe_savings(each.job))))
         rows.append((
-            f"{number}{'=' * (each in tied and len(tied) > 1)}", layout, str(each.job.v), str(each.job.micro_batch),
-            describe_recompute(each.job), f"{each.step_s:.3g}", f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
+            f"{number}{'=' * (each in tied and len(tied) > 1)}", str(each.layout), str(each.job.v),
+            str(each.job.micro_batch), describe_recompute(each.job), f"{each.step_s:.3g}",
+            f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
             f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
             "" if usd is None else f"{usd:,.0f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -110,7 +109,6 @@ def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
             "zero_stage": layout.zero_stage, "v": job.v, "micro_batch": job.micro_batch,
             "num_microbatches": job.num_microbatches, "recompute": job.recompute,
             "recompute_layers": job.recompute_layers, "recompute_modules": list(job.recompute_modules),
-            **{name: getattr(job, name) for name in SAVING}, "host_bytes": each.host_bytes,
             "step_s": each.step_s, "step_range_s": list(each.step_range_s),
             "mfu": each.mfu, "tokens_per_s": each.tokens_per_s, "seconds": each.seconds, "memory": each.memory,
             "usable_bytes": job.cluster.usable_bytes, "dollars_per_1e12_tokens": each.dollars(TOKENS), "tied": tied,
@@ -162,11 +160,6 @@ def parser() -> Parser:
     axes.add_argument("--micro-batch", type=whole(1), metavar="N", help="rows")
     axes.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="what replicas shard")
     axes.add_argument("--recompute", choices=("none", "selective", "full"), help="what is made again in backward")
-    saved = arguments.add_argument_group("what saves memory, at a price (default: nothing of it)")
-    saved.add_argument("--optimizer", choices=("adam", "adam8bit"), help="2 bytes of moments a number in place of 8")
-    saved.add_argument("--offload", choices=OFFLOAD, help="to the host's memory: the optimiser, or parameters as well")
-    saved.add_argument("--lora-rank", type=whole(1), metavar="N", help="adapters of q and v alone are trained")
-    saved.add_argument("--hsdp", type=whole(1), metavar="N", help="groups of devices, each of which shards all of it")
     out = arguments.add_argument_group("what is told")
     out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
     out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
@@ -241,10 +234,7 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     sequence_length = given.sequence or shape.sequence_length
     software = find_software(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
     rows = rows_of(given.tokens, sequence_length)
-    saved = {"optimizer": given.optimizer, "offload": given.offload, "lora_rank": given.lora_rank,
-             "replicas": given.hsdp}
-    how: dict[str, Any] = {"sequence_length": sequence_length, "precision": given.precision, "software": software,
-                           **{name: value for name, value in saved.items() if value}}
+    how: dict[str, Any] = {"sequence_length": sequence_length, "precision": given.precision, "software": software}
     if given.why_not:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
                         recompute=given.recompute or "none", **how)

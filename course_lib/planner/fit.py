@@ -6,9 +6,9 @@ standard deviations sigma; rows have residuals r, log(predicted / published) in 
 
     sum over rows of 2 log(1 + r^2 / 2)  +  sum over unknowns of (theta / sigma)^2
 
-The logarithm lets a row that nothing explains pull less and less (Student's t); with robust=False r^2 stands in its
-place, for measurements that nobody has copied or rounded. The second sum keeps a constant where it was when no row
-knows better. Derivatives are differences. Standard deviations are those of the linear problem at the end.
+The logarithm lets a row that nothing explains pull less and less (Student's t). The second sum keeps a constant where
+it was when no row knows better. Derivatives are differences. Standard deviations are those of the linear problem at the
+end.
 
 An error beside an advice is honest only if a reader can also see what the model was given. A constant that ends where
 it began, as unsure as before, is its prior: whoever calls it fitted says too much. The other numbers (ASSUMED) were
@@ -25,14 +25,12 @@ from math import exp, expm1, log, log1p, sqrt
 
 from course_lib.costs.network import FEWEST_IN_SWITCH, TREE_ACROSS_S, TREE_INSIDE_S
 from course_lib.planner import constants as given
-from course_lib.planner import layer, memory, step
-from course_lib.planner.cluster import TORUS_STEP_S
+from course_lib.planner import layer, memory
+from course_lib.planner.cluster import TORUS_STEP_S, Rates
 from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, GUESS, Constant, Constants
-from course_lib.planner.estimate import UNEXPLAINED
-from course_lib.planner.job import Job
-from course_lib.planner.rates import Rates, rates_of_job
+from course_lib.planner.estimate import MATRICES, STATE_PASSES, UNEXPLAINED, step_seconds
+from course_lib.planner.job import Job, rates_of_job
 from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
-from course_lib.planner.step import step_seconds
 
 ROW_ERROR = 0.05  # what a good row is expected to miss by: publishing rounds, runs differ
 STEPS, DIFFERENCE = 25, 1e-3
@@ -52,24 +50,21 @@ def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[flo
     return x
 
 
-def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float], robust: bool = True) -> float:
-    """What is to be smallest: squares of residuals, large ones damped where `robust`, and of how far theta is from its
-    priors.
-    """
-    rows = (2 * log1p(r * r / 2) if robust else r * r for r in residuals)
-    return sum(rows) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
+def objective(residuals: Sequence[float], theta: Sequence[float], sigma: Sequence[float]) -> float:
+    """What is to be smallest: squares of residuals, large ones damped, and of how far theta is from its priors."""
+    return sum(2 * log1p(r * r / 2) for r in residuals) + sum((t / s) ** 2 for t, s in zip(theta, sigma))
 
 
 def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: Sequence[float],
-                tolerance: float, robust: bool = True) -> tuple[list[float], list[float]]:
+                tolerance: float) -> tuple[list[float], list[float]]:
     """(theta, its standard deviations) where the objective is least, from theta = 0 on."""
     theta, n = [0.0] * len(sigma), range(len(sigma))
     r = residuals_at(theta)
-    best, curvature = objective(r, theta, sigma, robust), [[(i == j) / sigma[i] ** 2 for j in n] for i in n]
+    best, curvature = objective(r, theta, sigma), [[(i == j) / sigma[i] ** 2 for j in n] for i in n]
     for _ in range(STEPS):
         slopes = [[(moved - now) / DIFFERENCE for moved, now in zip(
             residuals_at([t + DIFFERENCE * (i == j) for j, t in enumerate(theta)]), r)] for i in n]
-        weighted = [[slope / (1 + robust * now * now / 2) for slope, now in zip(of_one, r)] for of_one in slopes]
+        weighted = [[slope / (1 + now * now / 2) for slope, now in zip(of_one, r)] for of_one in slopes]
         curvature = [[sum(a * b for a, b in zip(weighted[i], slopes[j])) + (i == j) / sigma[i] ** 2 for j in n]
                      for i in n]
         step = solve(curvature, [sum(a * b for a, b in zip(weighted[i], r)) + theta[i] / sigma[i] ** 2 for i in n])
@@ -77,7 +72,7 @@ def most_likely(residuals_at: Callable[[Sequence[float]], list[float]], sigma: S
         for shortened in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16):
             tried = [min(max(t - shortened * d, -FARTHEST * s), FARTHEST * s) for t, d, s in zip(theta, step, sigma)]
             r_tried = residuals_at(tried)
-            if (now := objective(r_tried, tried, sigma, robust)) < best - tolerance:
+            if (now := objective(r_tried, tried, sigma)) < best - tolerance:
                 theta, r, best = tried, r_tried, now
                 break
         else:
@@ -111,13 +106,13 @@ ASSUMED: tuple[Assumed, ...] = (
     Assumed("GATHERED_LAYERS", memory.GATHERED_LAYERS, "layers", "whole at a time under ZeRO-3", DERIVED),
     Assumed("head's gathers under ZeRO", 0.75, "share", "of a gather of both ends' matrices that nothing hides", GUESS),
     Assumed("gather before forward", 0.5, "share", "of a backward pass that hides ZeRO-1's gather of weights", DERIVED),
-    Assumed("MATRICES", step.MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
+    Assumed("MATRICES", MATRICES, "messages", "of a layer, where each matrix is sent on its own", DERIVED),
     Assumed("LAUNCHED_BY_ATTENTION", layer.LAUNCHED_BY_ATTENTION, "share", "of a layer's operations", GUESS),
     Assumed("LAUNCHED_BY_EXPERTS", layer.LAUNCHED_BY_EXPERTS, "share", "of a layer's operations, more with experts",
             GUESS),
     Assumed("ROUTER_BYTES", layer.ROUTER_BYTES, "bytes", "of a number in the router", DERIVED),
     Assumed("ROUTER_PASSES", layer.ROUTER_PASSES, "passes", "over the router's scores", "counted by hand"),
-    Assumed("STATE_PASSES", step.STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
+    Assumed("STATE_PASSES", STATE_PASSES, "passes", "over what the optimiser reads and writes", GUESS),
     Assumed("OTHER_BYTES", given.OTHER_BYTES, "bytes", "workspaces and buffers of libraries", GUESS),
     Assumed("TREE_INSIDE_S", TREE_INSIDE_S, "s", "a step of a tree in a node", "NCCL's own table (facts)"),
     Assumed("TREE_ACROSS_S", TREE_ACROSS_S, "s", "a step of a tree from node to node", "NCCL's own table (facts)"),

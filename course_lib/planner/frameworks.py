@@ -19,7 +19,6 @@ from typing import Any
 from course_lib.facts import LatentAttention, Shape, nearest_first
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.job import Job
-from course_lib.planner.plan import describe_savings
 
 
 @dataclass(frozen=True)
@@ -209,10 +208,8 @@ NUMBERS = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-form
 
 
 def megatron_flags(plan: Estimate) -> list[str]:
-    """The plan as Megatron-Core's flags, one for each line. ValueError for what its pre-training does not have."""
+    """The plan as Megatron-Core's flags, one for each line."""
     job, L = plan.job, plan.layout
-    if job.lora_rank:
-        raise ValueError(f"LoRA of rank {job.lora_rank}: expected a plan without, Megatron-Core trains whole models")
     experts = job.shape.num_experts > 1
     return [*write_flags([
         ("tensor-model-parallel-size", L.tp), ("pipeline-model-parallel-size", L.pp),
@@ -256,10 +253,6 @@ def sharding_flags(job: Job) -> Flags:
     zero = job.layout.zero_stage
     found: Flags = [("use-distributed-optimizer", zero > 0), ("overlap-grad-reduce", job.layout.dp * job.layout.cp > 1),
                     ("overlap-param-gather", zero > 0), ("grad-reduce-in-bf16", job.gradient_bytes == 2)]
-    found += [("num-distributed-optimizer-instances", job.replicas if job.replicas > 1 else 0),
-              ("optimizer-cpu-offload", job.offload != "none")]
-    if job.optimizer == "adam8bit":
-        found += [("use-precision-aware-optimizer", True), ("exp-avg-dtype", "fp8"), ("exp-avg-sq-dtype", "fp8")]
     if zero in SHARDING:
         found += [("use-megatron-fsdp", True), ("data-parallel-sharding-strategy", SHARDING[zero]),
                   ("ckpt-format", "fsdp_dtensor")]
@@ -311,14 +304,11 @@ def runs_on_titan(plan: Estimate) -> bool:
 def torchtitan_lines(plan: Estimate) -> list[str]:
     """Python, for a function that returns a Trainer.Config. ValueError for what torchtitan does not have."""
     job, L = plan.job, plan.layout
-    if job.lora_rank or job.optimizer != "adam":
-        raise ValueError(f"{describe_savings(job)}: expected a plan without, this writes no adapters and no optimiser")
     if not runs_on_titan(plan):
         raise ValueError(f"{L} with {job.recompute_layers} layers made again: expected etp 1, ZeRO 0, 2 or 3, and no "
                          "or all layers made again, since torchtitan has no others")
-    sharded = L.zero_stage > 0
-    replicas = job.replicas if sharded else L.dp
-    degrees = {"data_parallel_shard_degree": max(1, L.dp // replicas), "data_parallel_replicate_degree": replicas,
+    shards, replicas = (L.dp, 1) if L.zero_stage else (1, L.dp)
+    degrees = {"data_parallel_shard_degree": shards, "data_parallel_replicate_degree": replicas,
                "tensor_parallel_degree": L.tp,
                "pipeline_parallel_degree": L.pp, "context_parallel_degree": L.cp, "expert_parallel_degree": L.ep,
                "fsdp_reshard_after_forward": repr("always" if L.zero_stage == 3 else "never")}
@@ -336,5 +326,4 @@ def torchtitan_lines(plan: Estimate) -> list[str]:
               f"config.training.num_tokens_per_train_step = {job.tokens}",
               f"config.training.max_context_length = {job.sequence_length}"]
     policy = {"full": "FullAC.Config()", "selective": "SelectiveAC.Config()", "none": "None"}[job.recompute]
-    lines += ["config.training.enable_cpu_offload = True"] if job.offload != "none" else []
     return [*lines, f"config.activation_checkpoint = {policy}"]

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from course_lib.costs.activations import RECOMPUTE
-from course_lib.costs.bubbles import peak_1f1b, peak_gpipe, peak_interleaved
-from course_lib.costs.memory import OPTIMIZERS
-from course_lib.costs.numbers import at_least
+from course_lib.costs.flops import RECOMPUTE
+from course_lib.costs.scaling import peak_1f1b, peak_gpipe, peak_interleaved
 from course_lib.facts import Model, Shape
+from course_lib.facts.fact import at_least
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
-from course_lib.planner.constants import MEGATRON_CORE, Software
+from course_lib.planner.cluster import Cluster, Rates, rates_of
+from course_lib.planner.constants import FITTED, MEGATRON_CORE, Constants, Software
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,8 @@ SCHEDULES: dict[str, ScheduleCost] = {
                           lambda all_s, W, launch_s: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
     "ZB-H2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
 }
-OFFLOAD = ("none", "optimizer", "all")
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
-# What Megatron-Core can run again alone -> what of costs.activations is then not kept
+# What Megatron-Core can run again alone -> what of costs.flops is then not kept
 MODULES: dict[str, tuple[str, ...]] = {
     "core_attn": (), "layernorm": ("input of q, k, v", "input of the MLP"), "mla_up_proj": ("q", "k", "v"),
     "moe_act": ("their product", "its output"), "shared_experts": (),
@@ -58,11 +56,6 @@ class Job:
     rows of the fullest expert over the mean. recompute_modules: what alone is run again, of MODULES. offload_layers: of
     how many of a stage's layers the activations wait in the host's memory, while others compute. uneven: layers are
     dealt out by hand, and need not make whole chunks.
-
-    optimizer: of costs.memory.OPTIMIZERS. offload: "optimizer", its state is in the host's memory and steps there, and
-    of ZeRO-2 and 3 the gradients are, too; "all", ZeRO-3's parameters as well. lora_rank: 0, or that of the adapters of
-    q and v, which alone are trained. replicas: ZeRO shards over groups of plane / replicas ranks, each of which holds
-    all (HSDP; torchtitan's data_parallel_replicate_degree).
 
     A device without bf16 trains in fp16, and one that is too old for FlashAttention stores scores, whatever was asked.
     """
@@ -88,14 +81,9 @@ class Job:
     recompute_modules: tuple[str, ...] = ()
     offload_layers: int = 0
     uneven: bool = False
-    optimizer: str = "adam"
-    offload: str = "none"
-    lora_rank: int = 0
-    replicas: int = 1
 
     def __post_init__(self) -> None:
-        for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES),
-                            ("optimizer", OPTIMIZERS), ("offload", OFFLOAD)):
+        for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
         if not self.sequence_length:
@@ -113,8 +101,6 @@ class Job:
                              "recompute='full', it says in how many layers")
         if reason := job_problem(self.shape, self.cluster, self.layout, self.global_batch, self.micro_batch,
                                  self.sequence_length, self.v, uneven=self.uneven or self.software.whole_layers):
-            raise ValueError(reason)
-        if reason := saving_problem(self):
             raise ValueError(reason)
         device = self.cluster.device  # formats and kernels that it has
         if self.precision == "bf16":
@@ -142,10 +128,6 @@ class Job:
     def plane(self) -> int:
         """Ranks that hold the same parameters (experts apart)."""
         return self.layout.dp * self.layout.cp
-
-    def shards(self, ranks: int) -> int:
-        """Among how many of `ranks` that hold the same parameters ZeRO shares them out."""
-        return max(1, ranks // self.replicas)
 
     @property
     def ends_tp(self) -> int:
@@ -184,6 +166,49 @@ class Job:
         return min(1.0, self.recompute_layers * self.layout.pp / self.num_layers) if self.recompute_layers else 1.0
 
 
+@dataclass(frozen=True)
+class Work:
+    """All of a job that the time and the memory of one layer depend on, so that they are computed once.
+
+    n: tokens of the micro-batch on this rank. Others as in Job.
+    """
+
+    shape: Shape
+    t: int
+    cp: int
+    ep: int
+    etp: int
+    micro_batch: int
+    s: int
+    recompute: str
+    sequence_parallel: bool
+    flash: bool
+    dropout: bool
+    imbalance: float
+    software: Software
+    precision: str
+    modules: tuple[str, ...]
+
+    @property
+    def n(self) -> float:
+        """Tokens of a micro-batch."""
+        return self.micro_batch * self.s / self.cp
+
+
+def work_of(job: Job, recompute: str = "") -> Work:
+    """The part of a job that decides the time of one layer; `recompute` in the place of the job's own, if given."""
+    L = job.layout
+    return Work(shape=job.shape, t=L.tp, cp=L.cp, ep=L.ep, etp=L.etp, micro_batch=job.micro_batch,
+                s=job.sequence_length, recompute=recompute or job.recompute, sequence_parallel=job.sequence_parallel,
+                flash=job.flash, dropout=job.dropout, imbalance=job.expert_imbalance, software=job.software,
+                precision=job.precision, modules=job.recompute_modules)
+
+
+def rates_of_job(job: Job, constants: Constants = FITTED) -> Rates:
+    """How fast the job's cluster is with its software and precision."""
+    return rates_of(job.cluster, job.software, job.precision, constants)
+
+
 def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_batch: int, micro_batch: int,
                 sequence_length: int, v: int = 1, uneven: bool = False) -> str | None:
     """Why a layout cannot be, given and expected; None where it can. uneven: chunks need not have as many layers."""
@@ -212,21 +237,6 @@ def job_problem(shape: Shape, cluster: Cluster, layout: ParallelLayout, global_b
         return f"global_batch={global_batch}: expected a multiple of dp x micro_batch = {dp * micro_batch}"
     if sequence_length % layout.cp:
         return f"cp={layout.cp}: expected a number that divides the {sequence_length} tokens of a row"
-    return None
-
-
-def saving_problem(job: Job) -> str | None:
-    """Why what saves memory cannot be; None where it can."""
-    zero, plane = job.layout.zero_stage, job.plane
-    at_least(job.lora_rank, 0, "lora_rank")
-    if at_least(job.replicas, 1, "replicas") > 1 and (plane % job.replicas or not zero):
-        return f"replicas={job.replicas} with ZeRO-{zero}: expected a number that divides dp x cp = {plane}, and ZeRO"
-    needed = {"none": 0, "optimizer": 1, "all": 3}[job.offload]
-    if plane > 1 and zero < needed:
-        return f"offload={job.offload!r} with ZeRO-{zero}: expected a stage of at least {needed}"
-    if job.lora_rank and (job.offload != "none" or job.shape.latent):
-        return (f"lora_rank={job.lora_rank}: expected no offload, since what adapters have is small, and plain "
-                "attention, whose q and v they are beside")
     return None
 
 

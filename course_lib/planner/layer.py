@@ -22,16 +22,15 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import add
 
-from course_lib.costs.activations import ActivationTerm, activation_terms
-from course_lib.costs.flops import matmul_seconds
+from course_lib.costs.flops import ActivationTerm, activation_terms, matmul_seconds
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
-from course_lib.planner.job import MODULES, Job
-from course_lib.planner.rates import Pass, Rates, Seconds, Work, hide_message, work_of
+from course_lib.planner.cluster import Pass, Rates, Seconds, hide_message
+from course_lib.planner.job import MODULES, Job, Work, work_of
 
 ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
 LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
-ROWS = ("rows sent to experts", "rows that come back")  # terms of costs.activations that travel to experts
+ROWS = ("rows sent to experts", "rows that come back")  # activation terms of costs.flops that travel to experts
 LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again
 
@@ -69,11 +68,8 @@ def time_layer(work: Work, rates: Rates) -> Pass:
         memory += rates.pass_s(ROUTER_BYTES * (tokens * experts), ROUTER_PASSES)
     tp_forward, tp_backward = tensor_seconds(work, rates)
     cp_forward, cp_backward = ring_seconds(work, rates, forward_a)
-    adapters = adapter_seconds(work, rates)
-    weights = adapters if work.lora_rank else linear  # of frozen ones nobody wants the gradient
-    linear += adapters
     forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward)
-    backward = Seconds(linear + weights + backward_a, 2 * memory, tp_backward, cp_backward)
+    backward = Seconds(2 * linear + backward_a, 2 * memory, tp_backward, cp_backward)
     forward, backward = (replace(each, ep=rows_seconds(work, rates, each)) for each in (forward, backward))
     backward += recompute_seconds(work, rates, forward, linear=linear, last=last, attention=forward_a, scores=scores)
     launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (work.cp - 1))  # for each block that comes around
@@ -84,7 +80,7 @@ def time_layer(work: Work, rates: Rates) -> Pass:
                          backward.with_launches(passes * launch_s, rates.launch_adds))
     if work.shape.num_experts > 1:
         forward, backward = forward + Seconds(launch=rates.rows_s), backward + Seconds(launch=passes * rates.rows_s)
-    return Pass(forward, backward, weights)
+    return Pass(forward, backward, linear)
 
 
 def linear_seconds(work: Work, rates: Rates) -> tuple[float, float]:
@@ -135,16 +131,6 @@ def attention_seconds(work: Work, rates: Rates) -> tuple[float, float]:
     if cp > 1 and work.software.ring_layout == "contiguous":  # the last rank reads nearly all, and all wait for it
         once *= 2 - 1 / cp
     return once, BACKWARD_OF_FLASH * once
-
-
-def adapter_seconds(work: Work, rates: Rates) -> float:
-    """Forward, of n tokens, by adapters of q and v: two narrow products beside each, down to `rank` numbers and up to
-    this rank's heads (Hu et al. 2021, "LoRA", section 4.1). 0 without adapters.
-    """
-    shape, rank = work.shape, work.lora_rank
-    columns = (shape.num_heads * shape.d / work.t, max(shape.num_kv_heads / work.t, 1) * shape.d)
-    return sum(rates.product_s(work.n, shape.hidden_size, rank) + rates.product_s(work.n, rank, out)
-               for out in columns) if rank else 0.0
 
 
 # What forward keeps
@@ -304,8 +290,7 @@ def head_pass(job: Job, rates: Rates) -> Pass:
         crowding = rates.crowding if group.nodes > 1 else 1.0
         whole = crowding * group.seconds("all_reduce", rates.number_bytes * n * h) + calls
         summed = whole + 1.5 * (crowding * group.seconds("all_reduce", 4 * n) + calls)
-    weights = 0.0 if job.lora_rank else product  # of frozen ones nobody wants the gradient
-    one = Pass(Seconds(product, passes, summed), Seconds(product + weights, 2 * passes, summed), weights)
+    one = Pass(Seconds(product, passes, summed), Seconds(2 * product, 2 * passes, summed), product)
     if not job.shape.mtp_layers:
         return one
     joined = rates.product_s(n, 2 * h, h / job.layout.tp)

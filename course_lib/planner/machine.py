@@ -23,16 +23,15 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
-from course_lib.costs.activations import activation_bytes_per_layer
+from course_lib.costs.flops import activation_bytes_per_layer
 from course_lib.costs.links import Link, fit_link
 from course_lib.costs.network import Network
 from course_lib.facts import accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.planner.cluster import Cluster
+from course_lib.planner.cluster import Cluster, Rates
 from course_lib.planner.constants import Software
 from course_lib.planner.estimate import Estimate, estimate
 from course_lib.planner.fit import solve
-from course_lib.planner.rates import Rates
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import device, launch, seconds
 from course_lib.why_distribute import shape_of

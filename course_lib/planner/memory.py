@@ -1,14 +1,27 @@
-"""What one rank of a real trainer holds at its fullest, by kind: the first stage, which has most micro-batches in
-flight, or the last. Parameters, gradients and the optimiser's state are sharded, on the host, or of adapters alone;
-activations and logits are kept as the software keeps them.
+"""What a rank has of the model: the layers of its stage, how many numbers these are, how ZeRO shares them out; and what
+one rank of a real trainer holds at its fullest, by kind.
+
+That is a rank of the first stage, which has most micro-batches in flight, or of the last. Parameters, gradients and the
+optimiser's state are sharded; activations and logits are kept as the software keeps them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
-from course_lib.costs.activations import activation_terms
-from course_lib.costs.memory import Memory, device_memory, lora_memory, training_memory
+from course_lib.costs.flops import (
+    activation_terms,
+    attention_matrices,
+    expert_matrices,
+    router_matrix,
+    shared_matrices,
+    vectors_of_layer,
+)
+from course_lib.costs.memory import state_bytes_per_parameter, training_memory
+from course_lib.costs.scaling import balanced_layers, first_past_the_share
+from course_lib.facts import Shape
+from course_lib.planner.cluster import Pass, Rates
 from course_lib.planner.constants import (
     ACTIVATIONS_EAGER,
     LOGIT_BYTES,
@@ -17,24 +30,116 @@ from course_lib.planner.constants import (
     LOGIT_NARROW,
     OTHER_BYTES,
 )
-from course_lib.planner.job import MODULES, Job
-from course_lib.planner.layer import term_bytes
-from course_lib.planner.rates import Work, work_of
-from course_lib.planner.stages import (
-    Stages,
-    gathers_once,
-    held_numbers,
-    matrix_shares,
-    rank_numbers,
-    shards_layers,
-    trained_numbers,
-    vocabulary_numbers,
-)
+from course_lib.planner.job import MODULES, Job, Work, work_of
+from course_lib.planner.layer import head_pass, layer_pass, term_bytes
+
+Numbers = tuple[float, int, int]  # on a rank; how many ranks have the same; how far apart these stand
+
+
+@dataclass(frozen=True)
+class Stages:
+    """`first`, `ordinary`, `last`: layers on a stage. A rank's numbers are those of the largest."""
+
+    first: float
+    ordinary: float
+    last: float
+
+    @property
+    def most(self) -> float:
+        """Layers of the largest stage, which sets the pipeline's beat."""
+        return max(self.first, self.ordinary, self.last)
+
+
+def stages_of(job: Job, layer: Pass, head: Pass) -> Stages:
+    """Chunks of as many layers each; or the two ends have one less; or, dealt out by hand, even in time; or whole
+    layers, dealt out by their numbers: the first stage is the largest, and all wait for it; or as many on each.
+    """
+    p, L = job.layout.pp, job.num_layers
+    if job.software.whole_layers:
+        head_in_layers = job.shape.vocab_size * job.shape.hidden_size / sum(layer_numbers(job.shape))
+        ordinary, last = first_past_the_share(L, p, head_in_layers)
+        return Stages(ordinary, ordinary, last)
+    if job.software.even_layers:
+        return Stages(-(-L // p), -(-L // p), L // p)
+    if not job.uneven and L % (p * job.v) == 0:
+        return Stages(L / p, L / p, L / p)
+    if not job.uneven and (L + 2) % (p * job.v) == 0:
+        even = (L + 2) / p
+        return Stages(even - 1, even, even - 1)
+    even, last = balanced_layers(L, p, head.total / layer.total)
+    return Stages(even, even, last)
+
+
+def stages_at(job: Job, rates: Rates) -> Stages:
+    """stages_of, for who has no passes yet."""
+    return stages_of(job, layer_pass(job, rates), head_pass(job, rates))
+
+
+# How many numbers
+
+@lru_cache(maxsize=4096)
+def layer_numbers(shape: Shape, t: int = 1, ep: int = 1, etp: int = 1) -> tuple[float, float]:
+    """(parameters of one layer on one rank but experts, those of its experts), on average over all layers; what is not
+    a matrix is counted as if it were cut, too.
+    """
+    plain, of_experts, layers = 0.0, 0.0, shape.num_layers
+    for count, kind in shape.kinds():
+        mlp = kind.num_experts * expert_matrices(kind)
+        rest = attention_matrices(kind) + shared_matrices(kind) + router_matrix(kind) + vectors_of_layer(kind)
+        if kind.num_experts > 1:
+            of_experts += count / layers * mlp / ep / etp
+        plain += count / layers * (rest + (mlp if kind.num_experts == 1 else 0)) / t
+    return plain, of_experts
+
+
+def held_numbers(job: Job) -> tuple[Numbers, ...]:
+    """Of a layer; those of experts, if there are any, last."""
+    L = job.layout
+    plain, of_experts = layer_numbers(job.shape, L.tp, L.ep, L.etp)
+    return ((plain, job.plane, L.tp),) + (((of_experts, L.edp, L.ep * L.etp),) if of_experts else ())
+
+
+def vocabulary_numbers(job: Job, ends: int) -> float:
+    """Numbers of the embedding, of the read-out, or (ends=2) of both, on one rank."""
+    return ends * job.shape.vocab_size * job.shape.hidden_size / job.ends_tp
+
+
+def rank_numbers(job: Job, stages: Stages) -> list[Numbers]:
+    """As held_numbers, of the rank that has most: its layers, and an end of the model, or both."""
+    (plain, *where), *others = held_numbers(job)
+    ends = vocabulary_numbers(job, 1 if job.layout.pp > 1 or job.shape.tied else 2)
+    return [(stages.most * plain + ends, *where), *((stages.most * numbers, *where) for numbers, *where in others)]
+
+
+def matrix_shares(shape: Shape) -> tuple[float, ...]:
+    """The shares of a layer's numbers: q, k and v together, output, up (and gate), down."""
+    h, output = shape.hidden_size, shape.num_heads * shape.d * shape.hidden_size
+    sizes = (attention_matrices(shape) - output, output, (2 if shape.gated else 1) * h * shape.ffn_size,
+             h * shape.ffn_size)
+    return tuple(size / sum(sizes) for size in sizes)
+
+
+# How ZeRO shares them out
+
+def gathers_once(job: Job) -> bool:
+    """FSDP in a pipeline: a stage's parameters are gathered once a step, and its gradients reduced once."""
+    return job.software.shards_layers and job.layout.pp > 1 and job.layout.zero_stage >= 2
+
+
+def scatters_often(job: Job) -> bool:
+    """Gradients are scattered in each micro-batch, since nobody keeps them whole."""
+    return job.plane > 1 and job.layout.zero_stage >= 2 and not gathers_once(job)
+
+
+def shards_layers(job: Job) -> bool:
+    """Layers are gathered one by one as they are needed."""
+    stage = job.layout.zero_stage
+    return job.plane > 1 and not gathers_once(job) and (stage == 3 or stage == 2 and job.software.shards_layers)
+
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
 MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
-READ_FOR_WEIGHTS = ("input of the MLP", "their product", "its output")  # alone, so not where weights are frozen
 READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
 NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
 GATHERED = ("input of q, k, v", "input of the MLP")  # by sequence parallelism, before products that it cuts
@@ -80,12 +185,6 @@ def needed_bytes(held: dict[str, float]) -> float:
     return sum(held.values()) - max(0.0, held["other"] - OTHER_BYTES)
 
 
-def host_bytes(job: Job, stages: Stages) -> float:
-    """What the process of the fullest rank keeps in the host's memory, of the optimiser and what it works on."""
-    return sum(shard_memory(job, numbers, job.layout.zero_stage, ranks).host
-               for numbers, ranks, _ in rank_numbers(job, stages)) if job.offload != "none" else 0.0
-
-
 def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     """Parameters, gradients and the optimiser's state of so many layers and ends of the model. ZeRO shards experts over
     the ranks that hold the same ones.
@@ -94,14 +193,13 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     found, whole = dict.fromkeys(("parameters", "gradients", "optimizer_state"), 0.0), 0.0
     for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
-        # Adapters stand beside what is first: there are none beside experts.
-        adapters = layers * trained_numbers(job)[0][0] if job.lora_rank and index == 0 else 0.0
-        of_these = shard_memory(job, numbers, zero, ranks, adapters).by_kind()
-        found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+        if numbers:
+            of_these = training_memory(numbers, precision_of(job), zero, ranks).by_kind()
+            found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
     # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
     # (set_requires_gradient_sync(False), reduce_dtype=float32).
     adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
-    if (gathers_once(job) or adds_up_whole) and not job.lora_rank:
+    if gathers_once(job) or adds_up_whole:
         found["gradients"] = 4 * whole
     if zero == 3 and shards_layers(job):
         share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
@@ -109,22 +207,17 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     return found
 
 
-def shard_memory(job: Job, numbers: float, zero: int, ranks: int, adapters: float = 0.0) -> Memory:
-    """Bytes of `numbers` that `ranks` hold alike, of which `adapters` more are trained if the job has any."""
-    precision = "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
-    shards = job.shards(ranks)
-    if not numbers:
-        return Memory(0, 0, 0)
-    if job.lora_rank:
-        return lora_memory(numbers, adapters, zero_stage=zero, num_devices=shards, optimizer=job.optimizer
-                           ) if adapters else Memory(2 * numbers / (shards if zero == 3 else 1), 0, 0)
-    if job.offload == "none":
-        return training_memory(numbers, precision, zero, shards, optimizer=job.optimizer)
-    stage = zero if job.plane > 1 else 2  # one rank's shard is all: what is done with it is the same in each stage
-    if job.offload == "all":  # of ZeRO-3; else its shards of parameters stay
-        return device_memory(numbers, shards, 3, precision, job.optimizer, offload=True)
-    on_device = device_memory(numbers, shards, min(stage, 2), precision, job.optimizer, offload=True)
-    return Memory(on_device.parameters / (shards if stage == 3 else 1), on_device.gradients, 0, host=on_device.host)
+def precision_of(job: Job) -> str:
+    """What the job keeps of a number, as costs.memory.PRECISIONS calls it."""
+    return "pure 16-bit" if not job.master else "mixed, fp32 gradients" if job.gradient_bytes == 4 else "mixed"
+
+
+def saved_bytes(job: Job, held: dict[str, float]) -> dict[str, float]:
+    """What the fullest rank would not hold, of `held`, in ways that the planner does not search: in words."""
+    state, precision = held["optimizer_state"], precision_of(job)
+    of_8_bits = state_bytes_per_parameter(precision, "adam8bit") / state_bytes_per_parameter(precision)
+    return {"an 8-bit optimiser": state * (1 - of_8_bits), "the optimiser on the host": state,
+            "adapters in place of the whole model (LoRA)": state + held["gradients"]}
 
 
 def layer_activations(job: Job) -> tuple[float, float]:
@@ -145,7 +238,7 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
     again = {name for module in work.modules for name in MODULES[module]} | (
-        set() if software.activations_eager else set(MADE_AGAIN)) | set(READ_FOR_WEIGHTS if work.lora_rank else ())
+        set() if software.activations_eager else set(MADE_AGAIN))
     # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
     narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as the product reads it, in 8 or 4 bits

@@ -2,7 +2,7 @@
 
 A slower layout is told with the causes that change, and what of it each change comes from. One that does not fit is
 told with what would help: each remedy is one change of the job, tried, and told where the job then fits. Where nothing
-fits at all, what saves memory at a price is named, or how many devices would do.
+fits at all, what means outside of the search would save is named, and how many devices would do.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from course_lib.planner.candidates import (
     build_problem,
     chunk_counts,
     micro_batch_sizes,
-    savings,
     schedules,
     with_zero,
 )
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
 from course_lib.planner.job import Job, job_problem
-from course_lib.planner.search import SLOWEST, TIE, bytes_of, fewest_layers, find_leanest, fits, light_modules, search
+from course_lib.planner.memory import saved_bytes
+from course_lib.planner.search import (
+    SLOWEST,
+    TIE,
+    bytes_of,
+    fewest_layers,
+    find_leanest,
+    fits,
+    light_modules,
+    memory_of,
+    search,
+)
 
 GIB = 2**30
 WORDS = {"matmul": "products", "memory": "passes over memory", "tp": "tensor parallelism", "cp": "context parallelism",
@@ -35,10 +45,6 @@ WORDS = {"matmul": "products", "memory": "passes over memory", "tp": "tensor par
          "bubble": "the bubble", "dp": "data parallelism's messages", "optimiser": "the optimiser"}
 WORTH_SAYING = 0.01  # of the step
 MOST_DOUBLINGS = 8
-LORA_RANK = 16  # that is tried
-SAVED = (("an 8-bit optimiser", "optimizers", "adam8bit"), ("the optimiser on the host", "offload", "optimizer"),
-         ("the optimiser and the parameters on the host", "offload", "all"),
-         (f"adapters of rank {LORA_RANK} in place of the whole model (LoRA)", "lora_ranks", LORA_RANK))
 
 
 class Plans(list[Estimate]):
@@ -74,7 +80,7 @@ def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, slowest: 
     global_batch: rows of a step. choices: what the search may choose from. room: share of what a device can allocate
     that an estimate may fill, 0.9 of it; the rest is for fragments and for what the estimate misses. Others as in Job:
     sequence_length, precision, software, gradient_bytes, flash, sequence_parallel (wherever there is tensor
-    parallelism), offload and so on.
+    parallelism) and so on.
 
     >>> from course_lib.facts import model
     >>> from course_lib.planner import Choices, cluster
@@ -115,21 +121,12 @@ def explain_cause(cause: str, estimate: Estimate, best: Estimate) -> str:
         return f": products of {here.tokens_per_rank:.0f} tokens, not {there.tokens_per_rank:.0f}"
     if cause == "matmul" and here.layout.pp != there.layout.pp:
         return f": the fullest of {here.layout.pp} stages, not of {there.layout.pp}"
-    if cause in ("matmul", "dp", "optimiser") and describe_savings(here) != describe_savings(there):
-        return f": {describe_savings(here) or 'nothing saved'}, not {describe_savings(there) or 'nothing saved'}"
     if cause in ("dp", "optimiser") and here.layout.zero_stage != there.layout.zero_stage:
         return f": ZeRO-{here.layout.zero_stage}, not ZeRO-{there.layout.zero_stage}"
     if cause in ("tp", "cp", "ep", "dp"):
         size, other = getattr(here.layout, cause), getattr(there.layout, cause)
         return f": {cause}{size}, not {cause}{other}" if size != other else ""
     return ""
-
-
-def describe_savings(job: Job) -> str:
-    """What saves memory since it was asked for: "adam8bit, offload optimizer, LoRA 16, 4 replicas"; "" for nothing."""
-    return ", ".join(filter(None, (
-        job.optimizer if job.optimizer != "adam" else "", f"offload {job.offload}" * (job.offload != "none"),
-        f"LoRA {job.lora_rank}" * (job.lora_rank > 0), f"{job.replicas} replicas" * (job.replicas > 1))))
 
 
 def describe_recompute(job: Job) -> str:
@@ -200,7 +197,7 @@ def jobs_of(asked: Asked, layout: ParallelLayout, micro_batch: int = 0, v: int =
     rows = asked.global_batch // layout.dp
     for b in (micro_batch,) if micro_batch else micro_batch_sizes(rows):
         for chunks in (v,) if v else chunk_counts(asked.num_layers, layout.pp, rows // b):
-            yield from savings(asked.job(layout, b, chunks), asked.choices)
+            yield asked.job(layout, b, chunks)
 
 
 def compare_with_best(found: Estimate, too_large: Sequence[Estimate], asked: Asked) -> WhyNot:
@@ -299,26 +296,22 @@ def explain_none(asked: Asked) -> str:
         return (f"no layout of {where} divides the model's {asked.shape.num_layers} layers and {asked.shape.num_heads} "
                 f"heads and a batch of {asked.global_batch} rows: expected other numbers, or fewer axes that are fixed")
     job = min(jobs, key=lambda each: bytes_of(each, asked))
-    ways = []  # what is only tried when it is asked for, each alone
-    for words, choice, value in SAVED:
-        changed = replace(asked, choices=replace(asked.choices, **{choice: (value,)}))
-        if any(fits(job, changed) for job in leanest_jobs(changed)):
-            ways.append(words)
     enough = devices_enough(asked)
-    return (f"no layout fits on {where}: {job.layout}, which needs least, takes {bytes_of(job, asked) / GIB:,.1f} of "
-            f"{asked.limit_bytes / GIB:.1f} GiB with micro-batch {job.micro_batch}, recompute {job.recompute}"
-            + ("; it would with " + ", or with ".join(ways) if ways else "")
-            + (f"; {enough:,} devices would do" if enough else "; shorter rows or another device would help"))
+    return "; ".join([
+        f"no layout fits on {where}: {job.layout}, which needs least, takes {bytes_of(job, asked) / GIB:,.1f} of "
+        f"{asked.limit_bytes / GIB:.1f} GiB with micro-batch {job.micro_batch}, recompute {job.recompute}",
+        *(f"{way} would save {saved / GIB:,.1f} GiB" for way, saved in saved_bytes(job, memory_of(job, asked)).items()),
+        f"{enough:,} devices would do" if enough else "shorter rows or another device would help"])
 
 
 def leanest_jobs(asked: Asked) -> list[Job]:
     """For each layout the job that needs least memory."""
-    found: dict[ParallelLayout, Job | None] = {}
+    found: dict[ParallelLayout, Job] = {}
     world = asked.cluster.num_devices
     for job in schedules(asked, range(world // 2 + 1, world + 1)):
         if job.layout not in found:
             found[job.layout] = find_leanest(job, asked)
-    return [job for job in found.values() if job]
+    return [*found.values()]
 
 
 def devices_enough(asked: Asked) -> int:

@@ -16,22 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.costs.flops import attention_flops_per_token, count_parameters, sc21_step_flops, step_flops
-from course_lib.facts import MODELS, LatentAttention, PublishedLayout, Shape, published_rows, published_table
+from course_lib.facts import (
+    ACCELERATORS,
+    DEVICE_VARIANTS,
+    MODELS,
+    LatentAttention,
+    PublishedLayout,
+    Shape,
+    published_rows,
+    published_table,
+)
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import MODULES, PRECISION_NAMES, Job
-from course_lib.planner.memory import memory_bytes, stage_bytes
-from course_lib.planner.rates import rates_of_job
-from course_lib.planner.stages import stages_at
+from course_lib.planner.job import MODULES, PRECISION_NAMES, Job, rates_of_job
+from course_lib.planner.memory import memory_bytes, stage_bytes, stages_at
 
 Row = dict[str, Any]
-# A row's word for hardware -> a name in facts, or in facts.DEVICE_VARIANTS. What stands behind it is software.
-HARDWARE = {
-    "V100": "V100", "A100": "A100", "A100-80G": "A100", "A100-40G": "A100 40GB", "H100": "H100", "H200": "H200",
-    "H100-96G-500W": "H100 96GB 500W", "B200": "B200", "GB200": "GB200",
-    "B300": "B300", "GB300": "GB300", "TPUv4": "TPU v4", "TPUv5e": "TPU v5e", "TPUv5p": "TPU v5p"}
+# A row's word for hardware where it is not the name in facts. What stands behind it is software.
+SPELLED = {"A100-80G": "A100", "A100-40G": "A100 40GB", "H100-96G-500W": "H100 96GB 500W",
+           "TPUv4": "TPU v4", "TPUv5e": "TPU v5e", "TPUv5p": "TPU v5p"}
 NEEDED = ("hw", "layers", "hidden", "heads", "kv_heads", "ffn", "glu", "vocab", "seq", "gpus", "tp", "cp", "pp", "dp",
           "v", "mbs", "gbs", "recompute", "sp", "zero", "schedule", "flash_assumed", "metric")
 MORE_OF_SHAPE = ("shared_experts", "shared_ffn", "dense_layers", "dense_ffn", "mtp_layers", "window")
@@ -98,12 +103,19 @@ def require_row(row: Row) -> None:
     if missing:
         raise ValueError(f"the row {row.get('id', '')!r} lacks {', '.join(missing)}: expected all of "
                          f"{', '.join(NEEDED)}")
-    if row["hw"].split(" ")[0] not in HARDWARE:
-        raise ValueError(f"hw={row['hw']!r}: expected one of {', '.join(HARDWARE)}, with the software behind a blank")
+    known = [device.name for device in (*ACCELERATORS, *DEVICE_VARIANTS)]
+    if device_of_row(row) not in known:
+        raise ValueError(f"hw={row['hw']!r}: expected one of {', '.join(known)}, with the software behind a blank")
     if row["metric"] not in (*METRICS, FITS):
         raise ValueError(f"metric={row['metric']!r}: expected one of {'; '.join((*METRICS, FITS))}")
     if row.get("precision", "bf16") not in PRECISION_NAMES:
         raise ValueError(f"precision={row['precision']!r}: expected one of {', '.join(PRECISION_NAMES)}")
+
+
+def device_of_row(row: Row) -> str:
+    """The name that facts gives to the row's hardware."""
+    word = row["hw"].split(" ")[0]
+    return SPELLED.get(word, word)
 
 
 def shape_of_row(row: Row) -> Shape:
@@ -124,7 +136,7 @@ def job_of_row(row: Row) -> Job:
     row = next((known for word, known in OF_TRAINERS.items() if word in text), {}) | row
     changes = next((changes for word, changes in TRAINERS.items() if word in text), {})
     software = replace(software_of(text, row["flash_assumed"], row["zero"]), **changes)
-    of = cluster(HARDWARE[row["hw"].split(" ")[0]], row["gpus"],  # devices that NVLink joins are a node
+    of = cluster(device_of_row(row), row["gpus"],  # devices that NVLink joins are a node
                  row.get("gpus_per_domain") or row.get("gpus_per_node") or 8, row.get("node_gbps") or 0.0,
                  between=row.get("network") or "")
     layout = ParallelLayout(dp=row["dp"], pp=row["pp"], cp=row["cp"], tp=row["tp"], ep=row.get("ep") or 1,

@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil, inf
 
-from course_lib.planner.candidates import ALL, SAVING, Asked, Choices, savings, schedules, with_zero, zero_stages
+from course_lib.planner.candidates import ALL, Asked, Choices, schedules, with_zero, zero_stages
 from course_lib.planner.constants import FITTED
-from course_lib.planner.estimate import Estimate
+from course_lib.planner.estimate import Estimate, step_seconds
 from course_lib.planner.job import Job
-from course_lib.planner.memory import memory_bytes
-from course_lib.planner.stages import stages_at
-from course_lib.planner.step import step_seconds
+from course_lib.planner.memory import memory_bytes, stages_at
 
 TIE = 0.01  # of a step
 SLOWEST = 1.25  # times the best: slower layouts are not listed
@@ -63,7 +61,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
 
 def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
     """All schedules that may fit, with the time that they cannot go below, the shortest first: no choice of ZeRO's
-    stage, of recomputation or of what saves memory makes the step shorter.
+    stage or of recomputation makes the step shorter.
 
     What does not fit with single rows, no chunks and all layers made again fits with nothing else.
     """
@@ -75,9 +73,8 @@ def candidates_by_bound(asked: Asked, counts: range) -> list[tuple[float, Job]]:
         if job.v == 1 and not nearly_fits(find_leanest(job, asked), asked):
             hopeless.add(job.layout if job.micro_batch == 1 else first)
             continue
-        sharded = with_most_sharding(job, asked.choices)
-        steps = [step_seconds(replace(sharded, lora_rank=rank), asked.rates) for rank in asked.choices.lora_ranks]
-        found.append((min(sum(step.values()) - step["dp"] - step["optimiser"] for step in steps), job))
+        step = step_seconds(with_most_sharding(job, asked.choices), asked.rates)
+        found.append((sum(step.values()) - step["dp"] - step["optimiser"], job))
     return sorted(found, key=lambda pair: pair[0])
 
 
@@ -87,17 +84,15 @@ def variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
     """
     if not nearly_fits(find_leanest(job, asked), asked):
         return
-    whole_fit = set()  # savings with which it fits with gradients that are not sharded
+    whole_fit = False  # gradients that are not sharded
     for zero in zero_stages(job.layout, asked.choices):
-        for saved in savings(with_zero(job, zero), asked.choices):
-            how = tuple(getattr(saved, name) for name in SAVING)
-            if zero == 2 and how in whole_fit and not job.software.shards_layers:
-                continue
-            for changed, memory in recompute_variants(saved, asked):
-                if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
-                    whole_fit.add(how)
-                if sum(memory.values()) <= asked.nearly_bytes:
-                    yield changed, memory
+        if zero == 2 and whole_fit and not job.software.shards_layers:
+            continue
+        for changed, memory in recompute_variants(with_zero(job, zero), asked):
+            if zero == 1 and changed.recompute == "none" and sum(memory.values()) <= asked.limit_bytes:
+                whole_fit = True
+            if sum(memory.values()) <= asked.nearly_bytes:
+                yield changed, memory
 
 
 def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
@@ -144,13 +139,10 @@ def fewest_layers(job: Job, asked: Asked) -> Job | None:
     return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
 
 
-def find_leanest(job: Job, asked: Asked) -> Job | None:
-    """The job with all sharded, saved and made again that may be; None where it can have nothing of what was asked for.
-    """
+def find_leanest(job: Job, asked: Asked) -> Job:
+    """The job with all sharded and made again that may be."""
     policies, choices = asked.choices.recompute, asked.choices
-    again = with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
-    found = [*savings(again, choices)]
-    return min(found, key=lambda each: bytes_of(each, asked)) if len(found) > 1 else next(iter(found), None)
+    return with_policy(with_most_sharding(job, choices), "full" if "full" in policies else policies[-1], choices)
 
 
 def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
@@ -158,9 +150,9 @@ def with_most_sharding(job: Job, choices: Choices = ALL) -> Job:
     return with_zero(job, max(zero_stages(job.layout, choices), default=0))
 
 
-def nearly_fits(job: Job | None, asked: Asked) -> bool:
-    """Whether there is such a job, and it misses the device by little."""
-    return job is not None and bytes_of(job, asked) <= asked.nearly_bytes
+def nearly_fits(job: Job, asked: Asked) -> bool:
+    """Whether it misses the device by little."""
+    return bytes_of(job, asked) <= asked.nearly_bytes
 
 
 def fits(job: Job, asked: Asked) -> bool:
@@ -196,14 +188,11 @@ def ties(plans: Sequence[Estimate], share: float = TIE) -> list[Estimate]:
 
 
 def complexity(plan: Estimate) -> tuple[float, ...]:
-    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded, means of saving
-    memory; then the time.
-    """
+    """How much has to be set up and understood: axes, chunks, layers made again, what is sharded; then the time."""
     job, layout = plan.job, plan.layout
     axes = sum(size > 1 for size in (layout.dp, layout.pp, layout.cp, layout.tp, layout.ep))
     again = 0 if job.recompute == "none" else 1 if job.recompute == "selective" or not job.recompute_layers else 2
-    saved = sum((job.optimizer != "adam", job.offload != "none", job.lora_rank > 0, job.replicas > 1))
-    return axes, job.v, again, layout.zero_stage, saved, plan.step_s
+    return axes, job.v, again, layout.zero_stage, plan.step_s
 
 
 def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
@@ -216,11 +205,8 @@ def pareto(plans: Sequence[Estimate]) -> list[Estimate]:
 
 
 def pick_distinct(plans: Iterable[Estimate]) -> list[Estimate]:
-    """The first plan of each set of axes and of what saves memory on request, whatever its chunks, micro-batch, ZeRO
-    stage and recomputation.
-    """
+    """The first plan of each set of axes, whatever its chunks, micro-batch, ZeRO stage and recomputation."""
     found: dict[object, Estimate] = {}
     for each in plans:
-        how = tuple(getattr(each.job, name) for name in SAVING)
-        found.setdefault((replace(each.layout, zero_stage=0), how), each)
+        found.setdefault(replace(each.layout, zero_stage=0), each)
     return list(found.values())

@@ -3,8 +3,7 @@
 Rows that constants were fitted on and rows that they were not stand apart. With --leave-out constants are fitted anew
 for each source without its own rows, once with the profile of its software, that was written by hand with those rows in
 view, once with the generic one, and once with what a new reader can tell of his software: whether it fuses kernels, and
-which attention it calls. Beside them stand the priors alone, without any fit. With --one-step each cluster's other runs
-are predicted before and after one was learned.
+which attention it calls. Beside them stand the priors alone, without any fit.
 Last come measured peaks of memory beside predicted ones: what an estimate's memory is worth, by software.
 """
 
@@ -15,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import mean, median_low
+from statistics import mean
 
 from course_lib.facts import published_rows
 from course_lib.planner.compare import (
@@ -36,8 +35,7 @@ from course_lib.planner.constants import FITTED, Constants, priors
 from course_lib.planner.estimate import estimate_job
 from course_lib.planner.fit import EFFECTS, fit, seconds_without
 from course_lib.planner.job import Job
-from course_lib.planner.one_step import learn
-from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, published_seconds, read_rows
+from course_lib.planner.rows import FITS, Row, in_metric, job_of_row, peak_of_row, read_rows
 
 
 @dataclass(frozen=True)
@@ -160,47 +158,7 @@ def leave_one_effect_out(rows: Sequence[Row], effects: Sequence[str] = ("", *EFF
     return found
 
 
-@dataclass(frozen=True)
-class OneStep:
-    """A cluster whose other runs were predicted before and after one of its runs was learned: median errors."""
-
-    name: str
-    num_rows: int
-    before: float
-    after: float
-
-
-def learn_one_step(rows: Sequence[Row], fewest: int = 3) -> list[OneStep]:
-    """Of each source, device and software with `fewest` timed rows or more, as a new reader meets it: constants fitted
-    without the source, the generic profile; learned is the run with the middle number of devices.
-    """
-    clusters: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row["metric"] != FITS:
-            job = job_of_row(row)
-            clusters.setdefault((source_of(row), job.cluster.device.name, job.software.name), []).append(row)
-    found = []
-    for (source, device, software), own in clusters.items():
-        if len(own) >= fewest:
-            one, *others = sorted(own, key=lambda row: abs(row["gpus"] - median_low(each["gpus"] for each in own)))
-            job, start = generic_job(one), constants_without(source)
-            learned = learn(job.cluster, job.software, steps=[(job, published_seconds(one, job))], constants=start)
-            before, after = (errors_of(compare(others, constants, generic_job)).median
-                             for constants in (start, learned.constants))
-            found.append(OneStep(f"{source}, {device}, {software}", len(own), before, after))
-    return found
-
-
 # As text
-
-def table_of_steps(found: Sequence[OneStep]) -> str:
-    """The errors of learn_one_step by cluster, as text."""
-    lines = [f"{'one of the runs learned, the median of the others':64s} {'runs':>4s} {'before':>7s} {'after':>7s}"]
-    lines += [f"{each.name:64s} {each.num_rows:4d} {each.before:7.1%} {each.after:7.1%}" for each in found]
-    better = sum(each.after < each.before for each in found)
-    return "\n".join([*lines, f"better for {better} of {len(found)}, on average {mean(e.before for e in found):.1%} "
-                      f"before and {mean(e.after for e in found):.1%} after"])
-
 
 def table(compared: Sequence[Compared], noise: dict[str, dict] | None = None) -> str:
     """Errors by group as text: rows that constants were fitted on, then the others."""
@@ -254,7 +212,6 @@ def main() -> None:
                                      description="Published against predicted, and the error by group.")
     parser.add_argument("file", nargs="?", help="rows in the format of facts/published.json; the course's own if none")
     parser.add_argument("--leave-out", action="store_true", help="fit without each source, and predict its rows")
-    parser.add_argument("--one-step", action="store_true", help="learn one run of each cluster, predict its others")
     parser.add_argument("--groups", action="store_true", help="errors by group only")
     options = parser.parse_args()
     rows, fields = read_rows(options.file)
@@ -284,8 +241,6 @@ def main() -> None:
             "as fitted": compared, "priors alone": compare(known, priors()),
             "source out": leave_one_source_out(known), "and its profile": leave_one_source_out(known, generic_job),
             "two things told": leave_one_source_out(known, job_from_answers)}))
-    if options.one_step:
-        print(f"\n{table_of_steps(learn_one_step(known))}")
 
 
 if __name__ == "__main__":

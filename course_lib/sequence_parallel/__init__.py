@@ -11,13 +11,13 @@ hides behind computing, and flops.py for what recomputation costs. Megatron's se
 chapter 5's layers: tensor_parallel/linear.py.
 """
 
-from course_lib.costs.activations import (
+from course_lib.costs.flops import (
     ActivationTerm,
     activation_bytes,
     activation_bytes_per_layer,
     activation_terms,
+    recomputed_flops,
 )
-from course_lib.costs.flops import recomputed_flops
 from course_lib.costs.overlap import ring_attention_tokens
 from course_lib.costs.splitting import (
     LAYOUTS,

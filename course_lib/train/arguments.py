@@ -127,7 +127,8 @@ def add_mine(arguments: Parser) -> None:
     """Options that put the reader's own functions into the run."""
     mine = arguments.add_argument_group("your own functions")
     mine.add_argument("--mine", type=Path, metavar="DIR", help="of exercises, workspace/exercises say: your answers, "
-                      "each checked once, are called by a loop of their own, on the CPU in 64 bits; any layout but etp")
+                      "each checked once, are called by a loop of their own, on the CPU in 64 bits, under dp, pp, cp, "
+                      "tp and zero2")
     mine.add_argument("--without", nargs="*", default=(), metavar="5.5", help="answers to leave out")
 
 

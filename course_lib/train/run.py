@@ -128,11 +128,9 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     arguments = command.parse_args(words)
     try:
         if arguments.mine:
-            from course_lib.mine.outcome import run_command  # which brings the exercises
+            from course_lib.mine.answers import run_command  # which brings the exercises
 
-            no_files = argparse.Namespace(**{**vars(arguments), "save": None, "resume": None})  # they are its own
-            return run_command(arguments, check(no_files), config_of(arguments), describe_experts(arguments),
-                               learning_rate_of(arguments))
+            return run_command(arguments, command.get_default, check(arguments), config_of(arguments))
         layout = check(arguments)
         return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
                       seed=arguments.seed)[0]

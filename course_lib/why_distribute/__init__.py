@@ -10,8 +10,9 @@ that go in are in course_lib.facts. This chapter's own files:
 The first two need torch, and load on first use.
 """
 
-from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer
 from course_lib.costs.flops import (
+    activation_bytes,
+    activation_bytes_per_layer,
     count_parameters,
     forward_flops_per_token,
     matmul_intensity,

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.costs.numbers import at_least
+from course_lib.facts.fact import at_least
 
 
 def stream_rows(path: str | Path, sequence_length: int, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:

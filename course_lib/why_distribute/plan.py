@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-from course_lib.costs.activations import activation_bytes
-from course_lib.costs.flops import UTILISATION, training_flops
+from course_lib.costs.flops import UTILISATION, activation_bytes, training_flops
 from course_lib.costs.memory import USABLE, Memory, find_precision, training_memory
 from course_lib.costs.money import DAY_S, dollars, kilowatt_hours, training_seconds
-from course_lib.costs.numbers import above_zero, at_least
 from course_lib.facts import PUE_AVERAGE, SYSTEMS, Accelerator, Model, hourly_prices
+from course_lib.facts.fact import above_zero, at_least
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The formulas for the one model that the reader can measure: the course's small GPT."""
 
-from course_lib.costs.activations import activation_bytes
+from course_lib.costs.flops import activation_bytes
 from course_lib.facts import Shape
 from course_lib.reference import GPTConfig
 

@@ -7,12 +7,14 @@ from functools import cache
 from typing import Any
 
 from course_lib import facts
-from course_lib.costs.activations import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
+from course_lib.costs.flops import RECOMPUTE, ActivationTerm, activation_bytes_per_layer, activation_terms
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend, round_ticks
 from course_lib.pictures.units import BYTES_IN, gigabytes, human_bytes
 from course_lib.widgets.base import Control, Explorable, OneOf, WholeNumber, chooser, slider
 
-MODELS = ("GPT-3", "Megatron-Turing NLG", "Llama 2 7B", "Llama 3 8B", "Llama 3 70B", "Llama 3 405B")
+# Whose layers are alike (experts come with others that have none) and whose heads eight ranks share.
+MODELS = [model.name for model in facts.MODELS if (shape := model.shape) and shape.num_experts == 1
+          and shape.num_heads % 8 == shape.num_kv_heads % 8 == 0]
 SPLITS: dict[str, tuple[int, bool]] = {  # -> ranks of tensor parallelism, sequence parallelism
     "nothing split": (1, False),
     "tensor parallel, t = 4": (4, False), "tensor and sequence parallel, t = 4": (4, True),
@@ -57,8 +59,8 @@ class Layer:
 
 
 def with_dropout(model: str) -> bool:
-    """GPT-3's kind was trained with it, Llama's was not."""
-    return facts.model(model).shape.biases
+    """GPT-3's kind, whose positions are learned, was trained with it; Llama's was not."""
+    return facts.model(model).shape.learned_positions
 
 
 def bytes_of_layer(model: str, tokens: int, split: str, recompute: str) -> int:

@@ -6,7 +6,8 @@ import math
 from functools import lru_cache
 from typing import Any
 
-from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MIB, MODELS, TOGETHER, Overlap, simulate_overlap
+from course_lib.costs.memory import MIB
+from course_lib.costs.overlap import ALONE, CAPS, MACHINES, MODELS, TOGETHER, Overlap, simulate_overlap
 from course_lib.pictures.scene import Scene, Sheet, axis, round_ticks, width_of
 from course_lib.pictures.units import human_seconds, mebibytes
 from course_lib.widgets.base import BadParameter, Control, Explorable, OneOf, WholeNumber, chooser, slider

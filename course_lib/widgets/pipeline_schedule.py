@@ -13,9 +13,8 @@ from typing import Any
 from course_lib.pictures.palette import LIGHTEST
 from course_lib.pictures.scene import Scene, Sheet, axis, bars, legend, round_ticks, width_of
 from course_lib.pipeline_parallel import SCHEDULES, Action, Finding, Schedule, Simulation, findings
-from course_lib.pipeline_parallel.dependencies import walk
-from course_lib.pipeline_parallel.simulate import Costs, give_times
-from course_lib.pipeline_parallel.timing import write_count
+from course_lib.pipeline_parallel.simulate import Costs, give_times, write_count
+from course_lib.pipeline_parallel.validate import walk
 from course_lib.widgets.base import BadParameter, Choice, Control, Explorable, OneOf, Setting, WholeNumber, slider
 
 BY_HAND = "by hand"

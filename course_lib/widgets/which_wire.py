@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.costs.network import Group, Network, network_of
-from course_lib.facts import accelerator, interconnect, measured_collectives
+from course_lib.facts import ACCELERATORS, accelerator, interconnect, measured_collectives
 from course_lib.pictures.scene import Scene, Sheet, bars
 from course_lib.pictures.units import human_bytes
 from course_lib.widgets.base import Control, Explorable, OneOf, chooser
 
 NODES, PER_NODE = 2, 8
-DEVICES = ("A100", "H100", "B200")
+DEVICES = [device.name for device in ACCELERATORS if device.in_switched_eights]
 CALLS = {"all_gather": "collective in rings", "all_to_all": "all-to-all", "ring": "point-to-point ring"}
 GROUPS = {  # ranks, and how far apart they stand
     "half a node": (4, 1), "one node": (8, 1), "two whole nodes": (16, 1), "every other GPU": (8, 2),

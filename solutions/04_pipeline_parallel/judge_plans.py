@@ -18,13 +18,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from course_lib.costs.bubbles import peak_1f1b
+from course_lib.costs.scaling import peak_1f1b
 from course_lib.grading.compare import describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of, trials_of
 from course_lib.grading.spent import Spent, most
 from course_lib.pipeline_parallel import Action, Schedule, findings, interleaved_1f1b, one_f_one_b, simulate, zb_h1
-from course_lib.pipeline_parallel.partition import balanced_cuts
 from course_lib.pipeline_parallel.schedules import one_stage_each
+from course_lib.pipeline_parallel.stages import balanced_cuts
 
 from . import on_rank
 

@@ -47,8 +47,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_lib.costs.mixture import combine_bytes, dispatch_bytes
 from course_lib.costs.network import network_of
+from course_lib.costs.splitting import combine_bytes, dispatch_bytes
 from course_lib.expert_parallel import capacity_mask, load_balancing_loss, permute, tokens_per_expert, unpermute
 from course_lib.grading.compare import describe, readable
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of

@@ -1217,7 +1217,7 @@ def wrong_term_by_number(planned, measured):
 
 @wrong("10.7", "it uses course_lib.planner")
 def wrong_term_of_the_library(planned, measured):
-    from course_lib.planner.step import CAUSES
+    from course_lib.planner.estimate import CAUSES
 
     return CAUSES[2], 2.0
 

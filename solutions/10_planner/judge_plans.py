@@ -30,10 +30,10 @@ import random
 from itertools import product
 from typing import Any
 
-from course_lib.costs.bubbles import peak_1f1b
 from course_lib.costs.links import Link
 from course_lib.costs.memory import training_memory
 from course_lib.costs.network import Network
+from course_lib.costs.scaling import peak_1f1b
 from course_lib.grading.compare import alike, describe, is_list_of
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, trials_of
 from course_lib.grading.on_rank import values

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from course_lib.widgets import Explorable
 from tests.browser.widget import Widget
-from tools.site.widgets import own
+from tools.site.outputs import own
 
 ADDRESS = "http://course.test/"  # nothing is asked of the network
 DARK = "[data-jp-theme-light=false] { --jp-layout-color0: #111111; --jp-content-font-color1: #ffffff; color: white }"

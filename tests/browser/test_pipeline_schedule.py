@@ -4,9 +4,7 @@ import pytest
 
 from course_lib.pipeline_parallel import one_f_one_b, zb_v
 from course_lib.widgets import PipelineSchedule
-from tests.browser.conftest import photograph
 from tests.browser.static_page import StaticPage
-from tools.harness.browser import THEMES
 
 pytestmark = pytest.mark.ci
 
@@ -97,14 +95,3 @@ def test_a_schedule_set_in_python_is_shown_and_can_be_changed_chunk_by_chunk(ope
     press(widget, "End Backspace Backspace Backspace 1 w i w 0 w")  # W0.1 anew; I0.1 and W0.1 stand there already
     require(widget, "F0 F0.1 I0.1 W0.1 W0 / F0 F0.1 I0.1 W0.1 I0 W0 | cursor 0:5",
             "This cannot run: rank 0: W0 stands before I0", start)
-
-
-@pytest.mark.parametrize("parameters", [{"order": "ZB-V"}, {
-    "order": "by hand", "p": 3, "m": 4, "placed": [["F0", "F1", "B0"], ["F0", "W0", "F1"], ["F0", "B0"]]}],
-    ids=["two chunks", "by hand"])
-def test_words_can_be_told_from_what_lies_below_them_with_two_chunks_and_by_hand(open_widget, parameters):
-    widget = open_widget(**parameters)
-    for theme in THEMES:
-        widget.notebook.change_theme(theme)
-        photograph(widget.root, f"pipeline_{parameters['order']}_{theme}")
-        assert min(widget.contrasts()) >= 4.5 and widget.crowded() == []

@@ -1,15 +1,10 @@
 """One small GPT, trained the same way in every layout that a chapter offers: each can go on where another one stopped.
 
-Apart from the tests, since ranks import it in every launch; and as `python -m tests.checkpoint.runs FOLDER` what
-torchrun starts in test_crashes.py: rank 1 dies at step 5, the first time.
+Apart from the tests, since ranks import it in every launch.
 
     batch (12, 12): rows, tokens      12 heads, a vocabulary of 36: what 1, 2, 3 and 4 ranks divide
 """
 
-import atexit
-import json
-import os
-import sys
 from pathlib import Path
 
 import torch
@@ -17,13 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import checkpoint
-from course_lib.checkpoint.accidents import NOBODY, Kill
+from course_lib.checkpoint.accidents import Kill
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.expert_parallel import SINGLE, moe_gpt, moe_layers
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout, resume_run, save_run
 from course_lib.pipeline_parallel import PipelineParallel, gpipe, partition
 from course_lib.reference import GPT, GPTConfig, next_token_loss
-from course_lib.runtime import launch
 from course_lib.tensor_parallel import parallelize
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 
@@ -185,16 +179,3 @@ def of_16_bits(folder: Path) -> tuple[bool, bool]:
     found = list(wide.model.full_state_dict().values())
     return again.train(BEFORE, BEFORE + AFTER) == losses, all(any(torch.equal(copy, one) for one in found)
                                                               for copy in copies)
-
-
-def write_threads(file: Path) -> None:
-    """The names of this process's threads, gloo's own among them; none where the system does not say."""
-    file.write_text(json.dumps([path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]))
-
-
-if __name__ == "__main__":
-    folder, starts = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    atexit.register(write_threads, folder / f"threads_{os.environ['RANK']}.json")  # called after launch's own
-    first, losses = launch(train_on, NOBODY if starts else Kill(1, 5), folder, 6)[0]
-    if dist.get_rank() == 0:
-        (folder / "ended.json").write_text(json.dumps([starts, first, losses]))

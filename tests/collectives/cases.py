@@ -124,14 +124,15 @@ def recursive_doubling_messages(n, place):
     return 1 if place >= p else p.bit_length() - 1 + (place + p < n)
 
 
-def run(cases):
+def run(cases, problems_of=None):
     """On each rank: the cases that went wrong, in words."""
+    problems_of = problems_of or problems_of_a_call
     groups = {members: dist.new_group(members) for members in sorted({case.members for case in cases})}
     return [problem for case in cases if dist.get_rank() in case.members
             for problem in problems_of(case, groups[case.members])]
 
 
-def problems_of(case, group):
+def problems_of_a_call(case, group):
     place = case.members.index(dist.get_rank())
     mine, right = case.input(place), expected(case, place)
     with record_communication() as log:

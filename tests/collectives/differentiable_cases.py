@@ -124,13 +124,6 @@ def problems_of(case, group):
         yield f"{case}: the output is not a new contiguous tensor"
 
 
-def run(cases):
-    """On each rank: the cases that went wrong, in words."""
-    groups = {members: dist.new_group(members) for members in sorted({case.members for case in cases})}
-    return [problem for case in cases if dist.get_rank() in case.members
-            for problem in problems_of(case, groups[case.members])]
-
-
 def mistakes(group, foreign):
     """Of rank 1 of 2; rank 0 is not asked, for all fail before they send."""
     x, c = torch.ones(2, 3), collectives

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 from course_lib import collectives
 from course_lib.collectives import ring
 from course_lib.runtime import launch, record_communication
-from tests.collectives.cases import ALL_REDUCES, OTHERS, REDUCTIONS, Case, mistakes, problems_of, run
+from tests.collectives.cases import ALL_REDUCES, OTHERS, REDUCTIONS, Case, mistakes, problems_of_a_call, run
 from tests.groups.mistakes import answers
 from tests.ranks import on_ranks
 from tests.sweep import seeds
@@ -48,7 +48,7 @@ def test_long_messages_go_in_segments_with_the_same_result_and_bytes_for_any_len
         for length, op in product([4, 5, 27, 28, 29, 57, 100], ops):
             case = Case("ring_all_reduce", world, (length,), "every second", torch.float32, op, 0, 0)
             assert ring.pays_off(case.input(0).tensor_split(len(world)))
-            assert list(problems_of(case, dist.group.WORLD)) == []
+            assert list(problems_of_a_call(case, dist.group.WORLD)) == []
 
 
 @on_ranks(2, 3, 4)

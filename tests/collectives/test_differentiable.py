@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from course_lib import collectives
 from course_lib.runtime import LaunchError, launch, record_communication
-from tests.collectives.differentiable_cases import OPERATORS, cases, mistakes, run
+from tests.collectives.cases import run
+from tests.collectives.differentiable_cases import OPERATORS, cases, mistakes, problems_of
 from tests.groups.mistakes import answers
 from tests.ranks import on_ranks
 
@@ -18,7 +19,7 @@ def test_values_gradients_calls_and_bytes_are_those_of_one_process_and_of_the_fo
     groups = {tuple(range(first, n)) for first in (0, 1)} | {(0, n - 1)} - {(0, 0)}
     drawn = [case for members in sorted(groups) if members for case in cases(members)
              if len(members) == n or case.layout == "every second"]
-    assert not run(drawn)[:3]
+    assert not run(drawn, problems_of)[:3]
 
 
 @on_ranks(2)

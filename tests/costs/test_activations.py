@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib import facts
-from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer, activation_terms
+from course_lib.costs.flops import activation_bytes, activation_bytes_per_layer, activation_terms
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import launch, record_memory
 from course_lib.sequence_parallel import recompute

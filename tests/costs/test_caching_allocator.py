@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.costs.caching_allocator import CachingAllocator, reserve, round_up
-from course_lib.costs.overlap import MIB
+from course_lib.costs.memory import MIB, CachingAllocator, reserve, round_up
 
 
 def test_small_requests_share_segments_of_two_mebibytes_and_larger_ones_of_twenty():

@@ -10,12 +10,10 @@ from course_lib.costs.memory import (
     device_memory,
     lora_memory,
     lora_parameters,
-    offload_seconds,
     state_bytes_per_parameter,
     table_1,
     training_memory,
 )
-from course_lib.costs.sharding import sent_bytes
 from course_lib.facts import PAPER_TABLE_1
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import record_memory
@@ -54,10 +52,8 @@ def test_a_device_holds_what_counting_number_by_number_gives_in_every_stage(stag
                                       held(4 + moments, adapted, 1), 7.0)
 
 
-def test_gpt_3_holds_2800_gb_and_the_way_to_the_host_takes_gradients_there_and_weights_back():
+def test_gpt_3_holds_2800_gb():
     assert training_memory(175e9).total == 2.8e12 and lora_memory(7e9, 1e6).parameters == 14.002e9
-    assert offload_seconds(10**9, 50e9) == pytest.approx(4e9 / 50e9)
-    assert offload_seconds(10**9, 50e9, gradient_bytes=4, weight_bytes=1) == pytest.approx(5e9 / 50e9)
 
 
 @pytest.mark.parametrize("config, batch_size", [(SMALL[0], 1), (SMALL[1], 6)])
@@ -100,11 +96,6 @@ def test_table_1_of_the_paper_comes_out_of_the_formulas_cell_by_cell():
         for ours, theirs in zip(found[cell], printed):
             digits = 0 if theirs == int(theirs) else len(str(theirs).partition(".")[2])
             assert abs(ours - theirs) < 10.0**-digits, (cell, ours, theirs)
-
-
-@pytest.mark.parametrize("m, times", [(1, [2, 2, 2, 3]), (3, [2, 2, 4, 9])])  # (N-1)/N M: an all-reduce is 2 of them
-def test_stages_2_and_3_send_in_each_micro_batch(m, times):
-    assert [sent_bytes(1000, 4, stage, 4, m) / (3 / 4 * 4 * 1000) for stage in (0, 1, 2, 3)] == times
 
 
 def test_a_prediction_has_the_kinds_of_a_measurement_and_says_what_is_on_the_host(snapshot):

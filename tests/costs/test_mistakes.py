@@ -5,17 +5,14 @@ import math
 import pytest
 
 from course_lib.costs import money
-from course_lib.costs.activations import activation_bytes, activation_bytes_per_layer
-from course_lib.costs.caching_allocator import CachingAllocator, reserve
-from course_lib.costs.flops import step_flops, training_flops
+from course_lib.costs.flops import activation_bytes, activation_bytes_per_layer, step_flops, training_flops
 from course_lib.costs.links import Link, collective_time, fit_link, hardware_link
-from course_lib.costs.memory import device_memory, lora_parameters, training_memory
-from course_lib.costs.mixture import expert_capacity, nodes_of_a_token
+from course_lib.costs.memory import CachingAllocator, device_memory, lora_parameters, reserve, training_memory
 from course_lib.costs.money import kilowatt_hours, training_seconds
 from course_lib.costs.network import network_of
 from course_lib.costs.scaling import amdahl, fit_amdahl, simulate_stragglers
 from course_lib.costs.sharding import cut_buckets
-from course_lib.costs.splitting import split_layer_bytes, ulysses_key_heads
+from course_lib.costs.splitting import expert_capacity, nodes_of_a_token, split_layer_bytes, ulysses_key_heads
 from course_lib.facts import model
 
 SHAPE, LINK, H100 = model("GPT-3").shape, Link(1.0, 0.0), network_of("H100")

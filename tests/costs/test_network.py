@@ -83,7 +83,7 @@ PODS = network_of("H100", pod_devices=int(LLAMA_3_POD.value), oversubscription=L
     (SHARED.group(16), "ring", 12.5), (SHARED.group(2, 8), "ring", 12.5 / 8),  # one message leaves the node
     # pods slow what leaves them, and not a ring that passes once; Llama 3: every 128th GPU, 24 in a pod
     (PODS.group(128, 128), "all_gather", H100.group(128, 128).bytes_per_s("all_gather") / GB),
-    (PODS.group(16_384), "all_gather", 400),
+    (PODS.group(16_384), "all_gather", 400), (PODS.group(16_384), "all_to_all", 50 / 7 / ((16_384 - 3072) / 16_383)),
     # a switch that adds up halves what each sends, but not for four; a tree of two nodes, then rings again
     *((H100.group(n), "all_reduce", 450 / sent) for n, sent in ((2, 1.0), (4, 1.5), (5, 1.0), (8, 1.0))),
     (A100.group(8), "all_reduce", 300 / (2 * 7 / 8)),
@@ -91,10 +91,6 @@ PODS = network_of("H100", pod_devices=int(LLAMA_3_POD.value), oversubscription=L
 def test_wires_of_a_mesh_a_shared_card_pods_and_a_switch_that_adds_up(group, op, gbytes_per_s):
     rate = 1 / group.seconds_per_byte(op) if op == "all_reduce" else group.bytes_per_s(op)
     assert rate / GB == pytest.approx(gbytes_per_s)
-
-
-def test_an_all_to_all_leaves_pods_slowly():
-    assert PODS.group(16_384).bytes_per_s("all_to_all") < 0.2 * PODS.group(3072).bytes_per_s("all_to_all")
 
 
 def test_a_group_of_one_sends_nothing():
@@ -137,15 +133,6 @@ def test_the_numbers_that_are_fitted_are_those_of_their_points():
     assert found.card == pytest.approx(0.845, abs=0.001) and found.efa_step_s == pytest.approx(55.4e-6, rel=0.01)
     for op, device, nodes, M in (("all_to_all", "H100", 2, 2048 * 10**6), ("all_gather", "H100", 32, 32 * 10**6)):
         assert abs(errors(measured_collectives(op, device, nodes)[0])[M]) < 0.02
-
-
-def test_a_ring_from_rank_to_rank_has_one_card_where_an_all_gather_has_eight():
-    """Measured on one cluster, and nothing is fitted to it. From eight nodes on the ring from rank to rank gets half
-    of a card there, then a third: why, the source does not say."""
-    gathers, rings = (measured_collectives(op, "B200") for op in ("all_gather", "ring"))
-    assert [curve.num_nodes for curve in gathers] == [curve.num_nodes for curve in rings] == [1, 2, 4, 8, 16, 32, 64]
-    assert all(abs(error) < 0.13 for curve in gathers + rings[:3] for error in errors(curve).values())
-    assert all(error < -0.4 for curve in rings[3:] for error in errors(curve).values())  # took longer
 
 
 # Published thresholds

@@ -10,20 +10,14 @@ from course_lib.costs.network import Network, network_of
 from course_lib.costs.splitting import (
     hidden_seconds,
     largest_t,
-    split_layer_bytes,
     split_layer_seconds,
     split_parameters,
+    ulysses_key_heads,
 )
 from course_lib.facts import Shape
 
 GPT_3 = Shape(num_layers=96, hidden_size=12288, num_heads=96, num_kv_heads=96, ffn_size=4 * 12288,
               vocab_size=50257, sequence_length=2048)
-
-
-def test_a_layer_sends_four_all_reduces_and_five_where_it_gathers_again():
-    assert split_layer_bytes(1024, 4096, 1) == 0
-    assert split_layer_bytes(1024, 4096, 4) == 4 * 2 * 3 / 4 * 2 * 1024 * 4096
-    assert split_layer_bytes(1024, 4096, 4, gather_again=True) == 5 / 4 * split_layer_bytes(1024, 4096, 4)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2048])
@@ -67,3 +61,8 @@ def test_one_device_holds_every_parameter_and_many_hold_a_share_of_all_but_vecto
     h, f = 12288, 4 * 12288
     cut = 50257 * h + 96 * (2.5 * h * h + 3 * h * f + 1.5 * h + 2 * f)  # vocabulary; q, k, v, output; MLP; biases
     assert split_parameters(biased, 8) == cut / 8 + 2048 * h + 2 * h + 96 * (4 * h + 2 * h)
+
+
+def test_key_heads_are_repeated_as_often_as_needed_and_no_more():
+    assert [ulysses_key_heads(12, K, 4) for K in (12, 4, 2, 1)] == [12, 4, 4, 4]
+    assert ulysses_key_heads(6, 2, 3) == 6 and ulysses_key_heads(32, 8, 8) == 8 and ulysses_key_heads(32, 8, 16) == 16

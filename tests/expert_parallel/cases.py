@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.costs.mixture import (
+from course_lib import expert_parallel as ep
+from course_lib.costs.splitting import (
     combine_bytes,
     count_bytes,
     dispatch_bytes,
@@ -20,14 +21,6 @@ from course_lib.costs.mixture import (
     expert_capacity,
     slow_rows,
     two_level_bytes,
-)
-from course_lib.expert_parallel import (
-    SINGLE,
-    MoELayer,
-    average_gradients,
-    full_state_dict,
-    make_groups,
-    tokens_per_expert,
 )
 from course_lib.expert_parallel.gradients import gather_experts
 from course_lib.runtime import device, record_communication
@@ -61,10 +54,10 @@ def few() -> Iterator[Case]:
                 for k, factor, skew in product((1, 2), (None, 0.75), (0.0, 50.0)))
 
 
-def layer_alone(case: Case) -> MoELayer:
+def layer_alone(case: Case) -> ep.MoELayer:
     """With all of its experts, the same on every rank."""
-    layer = MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, SINGLE, case.activation,
-                     num_shared=case.num_shared, seed=0, **dict(case.options))
+    layer = ep.MoELayer(D, F, case.num_experts, case.k, case.capacity_factor, ep.SINGLE, case.activation,
+                        num_shared=case.num_shared, seed=0, **dict(case.options))
     generator = torch.Generator().manual_seed(1)
     weight = torch.randn(case.num_experts, D, generator=generator, dtype=torch.float64, device="cpu")
     weight[:, 0] += torch.arange(case.num_experts, 0, -1, device="cpu") * case.skew
@@ -91,7 +84,7 @@ def shards_in_one_process(case: Case, num_shards: int) -> tuple[list[Tensor], li
         (out * gradient).sum().div(num_shards).backward()
         outputs.append(out.detach())
         inputs.append(tokens.grad * num_shards)
-        counts.append(tokens_per_expert(layer.routing.experts, case.num_experts, layer.kept).tolist())
+        counts.append(ep.tokens_per_expert(layer.routing.experts, case.num_experts, layer.kept).tolist())
     return outputs, inputs, {name: p.grad for name, p in layer.named_parameters()}, counts
 
 
@@ -101,7 +94,7 @@ def off(given: Tensor | None, expected: Tensor) -> float:
     return (given - expected).abs().max().item() / max(1.0, expected.abs().max().item())
 
 
-def gradients_with_all_experts(layer: MoELayer) -> dict[str, Tensor | None]:
+def gradients_with_all_experts(layer: ep.MoELayer) -> dict[str, Tensor | None]:
     return {name: gather_experts(p.grad, layer.num_experts, layer.member) if name.startswith("experts.") else p.grad
             for name, p in layer.named_parameters()}
 
@@ -110,13 +103,13 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
     """In words. groups: (of those that share the experts, of those that hold the same). how: options of MoELayer."""
     W, rank, R = dist.get_world_size(), dist.get_rank(), groups[0].size()
     outputs, inputs, gradients, counts = shards_in_one_process(case, W)
-    layer = MoELayer.from_unsplit(layer_alone(case), groups[0], **how)
+    layer = ep.MoELayer.from_unsplit(layer_alone(case), groups[0], **how)
     tokens, gradient = tokens_of(rank, case)
     with record_communication() as forward:
         out = layer(tokens.requires_grad_())
     with record_communication() as backward:
         (out * gradient).sum().backward()
-    average_gradients(layer, None, groups[1])
+    ep.average_gradients(layer, None, groups[1])
     found = {"out": out.detach(), "tokens": tokens.grad, **gradients_with_all_experts(layer)}
     for name, expected in {"out": outputs[rank], "tokens": inputs[rank], **gradients}.items():
         if not off(found[name], expected) <= LIMITS[case.dtype]:
@@ -135,7 +128,7 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
     drops = 0 if factor is None else dropped_rows(layer.tokens_per_expert().tolist(),
                                                   expert_capacity(factor, case.k, N, case.num_experts))
     dropped = 0 if layer.kept is None else int((~layer.kept).sum())
-    state, whole = full_state_dict(layer), layer_alone(case).state_dict()
+    state, whole = ep.full_state_dict(layer), layer_alone(case).state_dict()
     different = [name for name, value in whole.items() if not torch.equal(state[name], value.cpu())]
     for what, given, expected in (("bytes", sent, expected_bytes), ("rows dropped", dropped, drops),
                                   ("different in the full state", different, [])):
@@ -143,7 +136,7 @@ def problems_of(case: Case, groups: tuple, **how: Any) -> Iterator[str]:
             yield f"{case} {how}: {what} {given}, expected {expected}"
 
 
-def two_level_expected(layer: MoELayer, nodes: tuple) -> tuple[int, int]:
+def two_level_expected(layer: ep.MoELayer, nodes: tuple) -> tuple[int, int]:
     """(forward, backward): bytes that this rank sends over the slow wire, by the formula."""
     intra, inter = nodes
     E_n = layer.num_experts // inter.size()
@@ -162,7 +155,7 @@ def two_level_expected(layer: MoELayer, nodes: tuple) -> tuple[int, int]:
 
 def run(drawn: list[Case], ranks_per_group: int, ranks_per_node: int = 0, **how: Any) -> list[str]:
     """On each rank: what went wrong, in words."""
-    groups = make_groups(ranks_per_group)
+    groups = ep.make_groups(ranks_per_group)
     if ranks_per_node:
-        how["nodes"] = make_groups(ranks_per_node)
+        how["nodes"] = ep.make_groups(ranks_per_node)
     return [problem for case in drawn for problem in problems_of(case, groups, **how)]

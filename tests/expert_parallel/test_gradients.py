@@ -4,28 +4,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.expert_parallel import (
-    SINGLE,
-    MoELayer,
-    auxiliary_loss,
-    average_expert_gradients,
-    average_gradients,
-    average_replicated_gradients,
-    clip_grad_norm_,
-    expert_parameters,
-    load_balancing_loss,
-    make_groups,
-    replicated_parameters,
-)
-from course_lib.groups.gradients import add_up
+from course_lib import expert_parallel as ep
 from tests.expert_parallel.cases import gradients_with_all_experts
 from tests.ranks import on_ranks
 
 TOKENS, D, F, E = 24, 6, 10, 4
 
 
-def made(group=SINGLE):
-    layer = MoELayer(D, F, E, group=group, seed=0).double()
+def made(group=ep.SINGLE):
+    layer = ep.MoELayer(D, F, E, group=group, seed=0).double()
     with torch.no_grad():
         layer.router.weight.copy_(torch.randn(E, D, generator=torch.Generator().manual_seed(1)))
     return layer
@@ -37,7 +24,7 @@ def batch():
 
 def backward(layer, tokens, balance=0.0, z=0.0):
     loss = layer(tokens).square().mean()
-    (loss + auxiliary_loss(layer, balance, z) if balance or z else loss).backward()
+    (loss + ep.auxiliary_loss(layer, balance, z) if balance or z else loss).backward()
     return layer
 
 
@@ -47,18 +34,18 @@ def in_one_process(*auxiliary):
 
 def on_a_rank(shared_by, average, *auxiliary):
     """Gradients with all experts, after this rank's tokens went through, and `average(layer, groups)` was called."""
-    groups = make_groups(shared_by)
+    groups = ep.make_groups(shared_by)
     layer = backward(made(groups[0]), batch().chunk(dist.get_world_size())[dist.get_rank()], *auxiliary)
     average(layer, groups)
     return gradients_with_all_experts(layer)
 
 
 def rightly(layer, groups):
-    average_gradients(layer, None, groups[1])
+    ep.average_gradients(layer, None, groups[1])
 
 
 def without_naming(layer, groups):
-    average_gradients(layer)
+    ep.average_gradients(layer)
 
 
 def ratios(found, expected):
@@ -84,60 +71,14 @@ def test_every_gradient_is_that_of_the_whole_batch_in_every_layout_with_auxiliar
 
 @on_ranks(4)
 def test_groups_must_be_named_where_some_share_the_experts():
-    layer = made(make_groups(2)[0])
+    layer = made(ep.make_groups(2)[0])
     for group, said in (
             (None, r"experts are shared by \[2\] of 4 ranks: expected same_experts, the ranks that hold the same ones; "
                    "make_groups gives both"),
             (dist.group.WORLD, r"experts are shared by \[2\] ranks and held 4 times in a group of 4: expected numbers "
                                "that multiply to it")):
         with pytest.raises(ValueError, match=said):
-            average_gradients(layer, None, group)
-
-
-@on_ranks(4)
-def test_averages_over_the_copies_of_an_expert_or_over_all_ranks_would_be_found():
-    def by_copies(layer, groups):  # forgets that backward has added up already, over the ranks that share the experts
-        average_expert_gradients(expert_parameters(layer), groups[1], groups[1].size())
-        average_replicated_gradients(replicated_parameters(layer))
-
-    def like_all_else(layer, groups):  # mixes experts that only have the same name
-        average_replicated_gradients(layer.parameters())
-
-    expected = in_one_process()
-    assert ratios(on_a_rank(2, by_copies), expected) == pytest.approx(
-        {name: 2.0 if name.startswith("experts.") else 1.0 for name in expected}, rel=1e-9)
-    assert ratios(on_a_rank(4, like_all_else), expected)["experts.w1"] is None
-
-
-def only_auxiliary(loss, divide_by):
-    """The router's gradient of the auxiliary loss alone, on a rank."""
-    layer = made()
-    layer(batch().chunk(dist.get_world_size())[dist.get_rank()])
-    loss(layer).backward()
-    if layer.router.weight.grad is not None:
-        add_up([layer.router.weight.grad], divide_by=divide_by)
-    return layer.router.weight.grad
-
-
-@on_ranks(2, 4)
-def test_an_auxiliary_loss_that_is_summed_or_counted_alone_or_detached_would_be_found():
-    def right(layer, weight=1.0):
-        return auxiliary_loss(layer, weight)
-
-    def own_counts(layer):
-        return load_balancing_loss(layer.routing.scores, layer.routing.experts)
-
-    def detached(layer):
-        return load_balancing_loss(layer.routing.scores.detach(), layer.routing.experts).requires_grad_()
-
-    n, layer = dist.get_world_size(), made()
-    layer(batch())
-    auxiliary_loss(layer, 1.0, group=SINGLE).backward()
-    expected = layer.router.weight.grad
-    assert torch.allclose(only_auxiliary(right, n), expected, atol=1e-14)
-    assert torch.allclose(only_auxiliary(right, 1), n * expected, atol=1e-14)
-    assert not torch.allclose(only_auxiliary(own_counts, n), expected, rtol=1e-3)
-    assert only_auxiliary(detached, n) is None
+            ep.average_gradients(layer, None, group)
 
 
 @on_ranks(1, 4)
@@ -147,7 +88,7 @@ def test_a_clipped_norm_of_every_kind_is_that_of_the_whole_layer():
 
         def clipped(layer, groups, norm_type=norm_type, norms=norms):
             rightly(layer, groups)
-            norms.append(clip_grad_norm_(layer, 0.01, norm_type).item())
+            norms.append(ep.clip_grad_norm_(layer, 0.01, norm_type).item())
 
         found = on_a_rank((dist.get_world_size() + 1) // 2, clipped)
         expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.01, norm_type).item()
@@ -162,5 +103,5 @@ def test_a_parameter_that_no_rank_used_keeps_no_gradient():
     layer["moe"](batch()).sum().backward()
     if dist.get_rank() == 1:
         layer["some"](torch.ones(1, 2)).sum().backward()
-    average_gradients(layer)
+    ep.average_gradients(layer)
     assert layer["unused"].weight.grad is None and layer["some"].weight.grad.tolist() == [[0.5, 0.5]] * 2

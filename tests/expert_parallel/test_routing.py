@@ -9,20 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.expert_parallel import (
-    SINGLE,
-    Experts,
-    MoELayer,
-    TopKRouter,
-    capacity_mask,
-    load_balancing_loss,
-    permute,
-    route,
-    router_z_loss,
-    tokens_per_expert,
-    unpermute,
-    update_bias,
-)
+from course_lib import expert_parallel as ep
 
 choices = st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**31))
 
@@ -40,16 +27,17 @@ def drawn(num_tokens, num_experts, k, seed):
 def test_rows_lie_by_expert_in_the_order_in_which_they_came_and_come_back(choice):
     experts, weights = drawn(*choice)
     tokens = torch.randn(len(experts), 3, dtype=torch.float64)
-    rows, order = permute(tokens, experts)
+    rows, order = ep.permute(tokens, experts)
     k = experts.shape[1]
     by_hand = sorted(range(experts.numel()), key=lambda place: int(experts.flatten()[place]))
     assert order.tolist() == by_hand and torch.equal(rows, tokens[order // k])
-    assert torch.allclose(unpermute(rows, order, weights), tokens * weights.sum(-1, keepdim=True), atol=1e-14)
+    assert torch.allclose(ep.unpermute(rows, order, weights), tokens * weights.sum(-1, keepdim=True), atol=1e-14)
     kept = weights > 1
-    rows, order = permute(tokens, experts, kept)
+    rows, order = ep.permute(tokens, experts, kept)
     assert order.tolist() == [place for place in by_hand if kept.flatten()[place]]
-    assert torch.allclose(unpermute(rows, order, weights), tokens * (weights * kept).sum(-1, keepdim=True), atol=1e-14)
-    assert tokens_per_expert(experts, 9, kept).tolist() == [int((experts[kept] == e).sum()) for e in range(9)]
+    expected = tokens * (weights * kept).sum(-1, keepdim=True)
+    assert torch.allclose(ep.unpermute(rows, order, weights), expected, atol=1e-14)
+    assert ep.tokens_per_expert(experts, 9, kept).tolist() == [int((experts[kept] == e).sum()) for e in range(9)]
 
 
 @settings(max_examples=60)
@@ -65,7 +53,7 @@ def test_an_expert_keeps_its_capacity_slot_after_slot_or_the_heaviest(choice, ca
         expert = int(experts[place])
         expected[place] = taken[expert] < capacity
         taken[expert] += 1
-    assert torch.equal(capacity_mask(experts, 9, capacity, weights if by_weight else None), expected)
+    assert torch.equal(ep.capacity_mask(experts, 9, capacity, weights if by_weight else None), expected)
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
@@ -75,7 +63,7 @@ def test_the_k_best_scores_are_chosen_and_weights_are_scores_or_add_up_to_one(sc
     scores = logits.softmax(-1) if scoring == "softmax" else logits.sigmoid()
     expected = scores.sort(-1, descending=True)
     for normalize in (True, False):
-        routing = route(logits, k, scoring, normalize)
+        routing = ep.route(logits, k, scoring, normalize)
         assert torch.equal(routing.experts, expected.indices[:, :k]) and torch.equal(routing.logits, logits)
         weights = expected.values[:, :k]
         if normalize and k > 1:
@@ -86,27 +74,27 @@ def test_the_k_best_scores_are_chosen_and_weights_are_scores_or_add_up_to_one(sc
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_a_bias_that_rises_for_idle_experts_and_falls_for_busy_ones_changes_the_choice_and_not_the_weights(scoring):
     logits = torch.tensor([[2.0, 1.0, 0.0]], requires_grad=True)
-    routing = route(logits, 1, scoring, bias=torch.tensor([-1.0, 0.0, 1.0]))
+    routing = ep.route(logits, 1, scoring, bias=torch.tensor([-1.0, 0.0, 1.0]))
     assert routing.experts.tolist() == [[2]] and routing.weights.item() == routing.scores[0, 2]
     routing.weights.sum().backward()
     assert logits.grad.abs().sum() > 0  # Switch: with k = 1 the score is the weight, and so the router learns
     bias = torch.zeros(4)
-    assert update_bias(bias, torch.tensor([8, 4, 0, 4]), 0.5).tolist() == [-0.5, 0, 0.5, 0] and not bias.any()
+    assert ep.update_bias(bias, torch.tensor([8, 4, 0, 4]), 0.5).tolist() == [-0.5, 0, 0.5, 0] and not bias.any()
 
 
 def test_only_the_best_groups_are_considered_by_the_sum_of_their_best():
     scores = torch.tensor([[0.9, 0.1, 0.6, 0.5, 0.2, 0.3, 0.05, 0.04]])
     logits = scores.logit()
     both = {"scoring": "sigmoid", "num_groups": 4}
-    assert sorted(route(logits, 2, top_groups=1, **both).experts[0].tolist()) == [2, 3]  # 1.1 against 1.0
-    assert sorted(route(logits, 2, top_groups=2, **both).experts[0].tolist()) == [0, 2]
+    assert sorted(ep.route(logits, 2, top_groups=1, **both).experts[0].tolist()) == [2, 3]  # 1.1 against 1.0
+    assert sorted(ep.route(logits, 2, top_groups=2, **both).experts[0].tolist()) == [0, 2]
     generator = torch.Generator().manual_seed(0)
-    chosen = route(torch.randn(50, 16, generator=generator), 4, num_groups=8, top_groups=2).experts // 2
+    chosen = ep.route(torch.randn(50, 16, generator=generator), 4, num_groups=8, top_groups=2).experts // 2
     assert max(len(set(of_token)) for of_token in chosen.tolist()) == 2
 
 
 def test_jitter_shakes_tokens_in_training_alone():
-    router = TopKRouter(4, 8, k=2, jitter=0.1)
+    router = ep.TopKRouter(4, 8, k=2, jitter=0.1)
     tokens = torch.randn(5, 4)
     exact = F.linear(tokens, router.weight)
     torch.manual_seed(0)
@@ -117,23 +105,23 @@ def test_jitter_shakes_tokens_in_training_alone():
 
 
 def test_scores_have_32_bits_at_least():
-    router = TopKRouter(4, 8).bfloat16()
+    router = ep.TopKRouter(4, 8).bfloat16()
     assert router(torch.randn(3, 4, dtype=torch.bfloat16)).scores.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert TopKRouter(4, 8)(torch.randn(3, 4)).logits.dtype == torch.float32
-    assert TopKRouter(4, 8).double()(torch.randn(3, 4).double()).scores.dtype == torch.float64
+        assert ep.TopKRouter(4, 8)(torch.randn(3, 4)).logits.dtype == torch.float32
+    assert ep.TopKRouter(4, 8).double()(torch.randn(3, 4).double()).scores.dtype == torch.float64
 
 
 def test_the_balancing_loss_is_one_when_even_and_e_when_one_expert_does_everything_and_learns_through_the_scores():
     even = torch.arange(8).view(4, 2) % 4
-    assert load_balancing_loss(torch.full((4, 4), 0.25), even).item() == 1
+    assert ep.load_balancing_loss(torch.full((4, 4), 0.25), even).item() == 1
     alone = torch.tensor([[1.0, 0, 0, 0]]).expand(4, 4)
-    assert load_balancing_loss(alone, torch.zeros(4, 1, dtype=torch.int64)).item() == 4
+    assert ep.load_balancing_loss(alone, torch.zeros(4, 1, dtype=torch.int64)).item() == 4
     scores = torch.rand(6, 4, dtype=torch.float64, requires_grad=True)
-    load_balancing_loss(scores, torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [1, 0], [0, 1]])).backward()
+    ep.load_balancing_loss(scores, torch.tensor([[0, 1], [0, 2], [0, 1], [0, 3], [1, 0], [0, 1]])).backward()
     assert torch.allclose(scores.grad, (4 * torch.tensor([6, 4, 1, 1]) / 12 / 6).double().expand(6, 4))
     logits = torch.randn(6, 4)
-    assert torch.allclose(router_z_loss(logits), logits.exp().sum(-1).log().square().mean())
+    assert torch.allclose(ep.router_z_loss(logits), logits.exp().sum(-1).log().square().mean())
 
 
 def naive(layer, tokens):
@@ -152,7 +140,7 @@ def naive(layer, tokens):
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_a_layer_is_the_weighted_sum_of_its_experts(activation):
     torch.manual_seed(0)
-    layer = MoELayer(6, 10, 5, k=2, activation=activation).double()
+    layer = ep.MoELayer(6, 10, 5, k=2, activation=activation).double()
     tokens = torch.randn(9, 6, dtype=torch.float64)
     found, expected = layer(tokens), naive(layer, tokens)
     assert torch.allclose(found, expected, atol=1e-12)
@@ -163,14 +151,14 @@ def test_a_layer_is_the_weighted_sum_of_its_experts(activation):
 
 
 def test_experts_without_tokens_have_gradients_of_zero_and_not_none_and_what_is_dropped_leaves_zeros():
-    layer = MoELayer(4, 8, 6, k=1, group=SINGLE)
+    layer = ep.MoELayer(4, 8, 6, k=1, group=ep.SINGLE)
     layer(torch.randn(1, 4)).sum().backward()
     idle = [e for e in range(6) if e != int(layer.routing.experts)]
     assert all((p.grad[idle] == 0).all() for p in layer.experts.parameters())
     layer.zero_grad()
     layer(torch.randn(0, 4)).sum().backward()
     assert all((p.grad == 0).all() for p in layer.parameters())
-    layer = MoELayer(4, 8, 2, k=1, capacity_factor=0.5)
+    layer = ep.MoELayer(4, 8, 2, k=1, capacity_factor=0.5)
     with torch.no_grad():
         layer.router.weight.copy_(torch.tensor([[1.0, 0, 0, 0], [-1, 0, 0, 0]]))
     out = layer(torch.ones(8, 4))  # all for expert 0, which takes ceil(0.5 x 8 / 2) = 2
@@ -179,7 +167,7 @@ def test_experts_without_tokens_have_gradients_of_zero_and_not_none_and_what_is_
 
 def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
     for of_tokens, of_weights, num_products in ((True, True, 4), (False, True, 3), (True, False, 2)):
-        experts = Experts(4, 8, num_here=2).requires_grad_(of_weights)
+        experts = ep.Experts(4, 8, num_here=2).requires_grad_(of_weights)
         y = experts(torch.randn(6, 4, requires_grad=of_tokens), [2, 4]).sum()
         with FlopCounterMode(display=False) as counter:
             y.backward()
@@ -187,20 +175,20 @@ def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
 
 
 @pytest.mark.parametrize("wrong, said", [
-    (lambda: route(torch.zeros(2, 4), 5), r"k=5 of 4 experts: expected 1 to 4"),
-    (lambda: route(torch.zeros(4), 1), r"logits float32\[4\] on cpu: expected \(tokens, experts\)"),
-    (lambda: route(torch.zeros(2, 4), 1, "tanh"), "scoring='tanh': expected one of softmax, sigmoid"),
-    (lambda: TopKRouter(4, 8, num_groups=2), "num_groups=2, top_groups=None: expected both or neither"),
-    (lambda: TopKRouter(4, 8, num_groups=3, top_groups=1), "expected groups that divide the experts"),
-    (lambda: TopKRouter(4, 8, k=3, num_groups=4, top_groups=1), "k=3 experts from 1 groups of 2"),
-    (lambda: TopKRouter(4, 8, jitter=1), "jitter=1: expected a number from 0 to below 1"),
-    (lambda: TopKRouter(4, 8)(torch.zeros(2, 5)), r"tokens float32\[2, 5\] on cpu: expected \(N, 4\)"),
-    (lambda: MoELayer(4, 8, 2)(torch.zeros(2, 5)), r"expected \(\.\.\., 4\)"),
-    (lambda: MoELayer(4, 8, 2, activation="relu"), "activation='relu': expected one of gelu, swiglu"),
-    (lambda: MoELayer(4, 8, 2, capacity_factor=0), "capacity_factor=0: expected a finite number above 0"),
-    (lambda: MoELayer(4, 8, 2).tokens_per_expert(), "has not seen any tokens yet"),
-    (lambda: permute(torch.zeros(3, 2), torch.zeros(2, 1, dtype=torch.int64)), r"expected int64\[3, k\]"),
-    (lambda: capacity_mask(torch.zeros(2, 1, dtype=torch.int64), 2, -1), "capacity=-1"),
+    (lambda: ep.route(torch.zeros(2, 4), 5), r"k=5 of 4 experts: expected 1 to 4"),
+    (lambda: ep.route(torch.zeros(4), 1), r"logits float32\[4\] on cpu: expected \(tokens, experts\)"),
+    (lambda: ep.route(torch.zeros(2, 4), 1, "tanh"), "scoring='tanh': expected one of softmax, sigmoid"),
+    (lambda: ep.TopKRouter(4, 8, num_groups=2), "num_groups=2, top_groups=None: expected both or neither"),
+    (lambda: ep.TopKRouter(4, 8, num_groups=3, top_groups=1), "expected groups that divide the experts"),
+    (lambda: ep.TopKRouter(4, 8, k=3, num_groups=4, top_groups=1), "k=3 experts from 1 groups of 2"),
+    (lambda: ep.TopKRouter(4, 8, jitter=1), "jitter=1: expected a number from 0 to below 1"),
+    (lambda: ep.TopKRouter(4, 8)(torch.zeros(2, 5)), r"tokens float32\[2, 5\] on cpu: expected \(N, 4\)"),
+    (lambda: ep.MoELayer(4, 8, 2)(torch.zeros(2, 5)), r"expected \(\.\.\., 4\)"),
+    (lambda: ep.MoELayer(4, 8, 2, activation="relu"), "activation='relu': expected one of gelu, swiglu"),
+    (lambda: ep.MoELayer(4, 8, 2, capacity_factor=0), "capacity_factor=0: expected a finite number above 0"),
+    (lambda: ep.MoELayer(4, 8, 2).tokens_per_expert(), "has not seen any tokens yet"),
+    (lambda: ep.permute(torch.zeros(3, 2), torch.zeros(2, 1, dtype=torch.int64)), r"expected int64\[3, k\]"),
+    (lambda: ep.capacity_mask(torch.zeros(2, 1, dtype=torch.int64), 2, -1), "capacity=-1"),
 ])
 def test_what_cannot_be_is_refused_with_what_was_expected(wrong, said):
     with pytest.raises(ValueError) as refused:

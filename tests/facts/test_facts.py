@@ -16,13 +16,6 @@ def test_a_number_without_source_unit_or_date_is_refused():
     assert (str(fact), fact.doubt) == ("330 W (a paper, 2021, unverified)", "?") and facts.PUE_AVERAGE.doubt == ""
 
 
-def test_no_measured_all_reduce_beats_the_link_it_runs_on_except_where_switches_add():
-    """NVSwitch of Hopper and later adds in the switch (NVLS), so that less than 2(n-1)/n M has to be sent."""
-    most = interconnect("NVLink 3 (A100)").one_way.value
-    for measured in measured_collectives(device="A100", num_nodes=1):
-        assert max(fact.value for fact in measured.bus_bandwidth.values()) < most
-
-
 def numbers_without_source(value: object, path: str) -> list[str]:
     """Where in a table of hardware a number stands that is no Fact. Counts and years describe, they claim nothing."""
     if value is None or isinstance(value, Fact | str | bool):

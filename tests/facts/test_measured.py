@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.costs.activations import activation_bytes
-from course_lib.costs.flops import count_parameters, roofline, step_flops, utilisation
+from course_lib.costs.flops import activation_bytes, count_parameters, roofline, step_flops, utilisation
 from course_lib.facts import accelerator, gpu_day, measured_on_gpu
 from course_lib.reference import GPTConfig
 from course_lib.why_distribute import shape_of

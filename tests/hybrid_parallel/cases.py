@@ -8,16 +8,8 @@ from dataclasses import replace
 
 import torch
 
+from course_lib import hybrid_parallel as hp
 from course_lib.expert_parallel import SINGLE, moe_gpt
-from course_lib.hybrid_parallel import (
-    HybridOptimizer,
-    ParallelLayout,
-    clip_grad_norm_,
-    gather_whole,
-    gradient_pieces,
-    parallelize,
-    pieces,
-)
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 
@@ -59,8 +51,8 @@ def alone(steps, rows=BATCH, **model):
 
 
 def laid_out(layout, options, **model):
-    model = parallelize(plain(**model), ParallelLayout.from_string(layout), **options)
-    return model, HybridOptimizer(model, torch.optim.AdamW, **ADAMW)
+    model = hp.parallelize(plain(**model), hp.ParallelLayout.from_string(layout), **options)
+    return model, hp.HybridOptimizer(model, torch.optim.AdamW, **ADAMW)
 
 
 def together(layout, options, steps, rows=BATCH, **model):
@@ -69,11 +61,11 @@ def together(layout, options, steps, rows=BATCH, **model):
     losses, norms, first = [], [], {}
     for step in range(steps):
         losses.append(model.forward_backward(*batch(step, model.dp.r, model.dp.n, rows)).item())
-        first = first or gather_whole(gradient_pieces(model))
-        norms.append(clip_grad_norm_(model, MAX_NORM).item())
+        first = first or hp.gather_whole(hp.gradient_pieces(model))
+        norms.append(hp.clip_grad_norm_(model, MAX_NORM).item())
         optimizer.step()
         optimizer.zero_grad()
-    return losses, norms, first, gather_whole(pieces(model))
+    return losses, norms, first, hp.gather_whole(hp.pieces(model))
 
 
 def off(numbers, expected):

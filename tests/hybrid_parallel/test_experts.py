@@ -5,18 +5,11 @@ from functools import partial
 
 import torch
 
+from course_lib import hybrid_parallel as hp
 from course_lib.costs.hybrid import StageWork, expert_bytes, expert_width_bytes, tensor_bytes
 from course_lib.expert_parallel import SINGLE, BiasBalancer, moe_gpt
 from course_lib.expert_parallel.layer import moe_layers
-from course_lib.hybrid_parallel import (
-    HybridOptimizer,
-    ParallelLayout,
-    bytes_by_axis,
-    gather_whole,
-    gradient_pieces,
-    kinds,
-    parallelize,
-)
+from course_lib.hybrid_parallel import kinds
 from course_lib.reference import GPT
 from course_lib.runtime import launch, record_communication
 from course_lib.why_distribute import shape_of
@@ -49,7 +42,7 @@ def counted(cases):
         with record_communication() as log:
             model.forward_backward(*batch(0, model.dp.r, model.dp.n))
         held = sum(p.numel() for layer in moe_layers(model) for p in layer.experts.parameters())
-        found.append((chosen, came, bytes_by_axis(log, model.layout), held))
+        found.append((chosen, came, hp.bytes_by_axis(log, model.layout), held))
     return found
 
 
@@ -57,7 +50,7 @@ def test_each_row_goes_through_its_expert_once_and_bytes_along_ep_etp_and_tp_are
     tokens = BATCH * CONFIG.sequence_length * CONFIG.num_layers
     of_expert = 2 * CONFIG.hidden_size * 4 * CONFIG.hidden_size // K + 4 * CONFIG.hidden_size // K + CONFIG.hidden_size
     for (text, options), ranks in zip(COUNTED, zip(*launch(counted, COUNTED, world_size=4, timeout=120))):
-        layout, of_tp = ParallelLayout.from_string(text), tensor_bytes_of(text, options)
+        layout, of_tp = hp.ParallelLayout.from_string(text), tensor_bytes_of(text, options)
         assert sum(sum(map(sum, chosen)) for chosen, *_ in ranks) == tokens * K, text
         assert sum(sum(map(sum, came)) for _, came, *_ in ranks) == tokens * K, text
         assert {held for *_, held in ranks} == {
@@ -76,7 +69,7 @@ def test_each_row_goes_through_its_expert_once_and_bytes_along_ep_etp_and_tp_are
 
 def tensor_bytes_of(text, options):
     """Along tp, by the formula, with so many experts and with an MLP in their place; without pp."""
-    layout, m = ParallelLayout.from_string(text), options.get("num_microbatches", 1)
+    layout, m = hp.ParallelLayout.from_string(text), options.get("num_microbatches", 1)
     names = ("embedding", *(f"blocks.{i}" for i in range(CONFIG.num_layers)), "norm", "head")
     return {experts: tensor_bytes(StageWork(names, BATCH // layout.dp // m, m, num_experts=experts), shape_of(CONFIG),
                                   layout.tp, 1, "sequence_parallel" in options) for experts in (E, 0)}
@@ -87,9 +80,9 @@ def test_gated_experts_without_biases_and_a_shared_one_are_cut_as_well():
         torch.manual_seed(0)
         model = moe_gpt(GPT(CONFIG), 4, group=SINGLE, tokens_group=SINGLE, activation="swiglu", bias=False,
                         num_shared=1)
-        model = parallelize(model, ParallelLayout.from_string(text))
+        model = hp.parallelize(model, hp.ParallelLayout.from_string(text))
         model.forward_backward(*batch(0, model.dp.r, model.dp.n))
-        return gather_whole(gradient_pieces(model)), kinds.table(model.kinds)
+        return hp.gather_whole(hp.gradient_pieces(model)), kinds.table(model.kinds)
 
     right, _ = launch(gradient, "dp1", world_size=1)[0]
     for text in ("tp4,ep2,etp2", "dp2,tp2,etp2"):
@@ -100,8 +93,8 @@ def test_gated_experts_without_biases_and_a_shared_one_are_cut_as_well():
 
 def test_biases_that_balance_move_as_in_one_process():
     def biases(text):
-        model = parallelize(plain(4), ParallelLayout.from_string(text))
-        optimizer, found = HybridOptimizer(model, torch.optim.SGD, lr=0.1), []
+        model = hp.parallelize(plain(4), hp.ParallelLayout.from_string(text))
+        optimizer, found = hp.HybridOptimizer(model, torch.optim.SGD, lr=0.1), []
         balancer = BiasBalancer(model, rate=0.1, group=model.layout.member("dp", "cp", "tp"))
         for step in range(2):
             model.forward_backward(*batch(step, model.dp.r, model.dp.n))
@@ -120,7 +113,8 @@ def test_dropout_after_experts_leaves_twice_of_about_half_and_another_half_on_ea
     def outputs():
         torch.manual_seed(0)
         model = moe_gpt(GPT(replace(CONFIG, dropout=0.5)), 2, group=SINGLE, tokens_group=SINGLE)
-        stage, = parallelize(model.eval(), ParallelLayout.from_string("tp2,ep2")).stages  # evaluates as the model did
+        layout = hp.ParallelLayout.from_string("tp2,ep2")
+        stage, = hp.parallelize(model.eval(), layout).stages  # evaluates as the model did
         layer, tokens = stage.get_submodule("blocks.0.mlp"), torch.ones(1, 32, CONFIG.hidden_size)
         kept = layer(tokens).detach()
         return layer.train()(tokens).detach(), kept

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.pipeline_parallel import Action, PipelineParallel, Schedule, partition
-from course_lib.pipeline_parallel.dependencies import leaves, needs
+from course_lib.pipeline_parallel.validate import leaves, needs
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import next_token_loss
 

@@ -21,19 +21,11 @@ from course_lib.pipeline_parallel import (
     simulate,
     zb_v,
 )
-from course_lib.pipeline_parallel.dependencies import leaves, needs
 from course_lib.pipeline_parallel.mailbox import AHEAD
+from course_lib.pipeline_parallel.validate import leaves, needs
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import RankFailed, launch, record_communication, record_memory, record_timeline
-from tests.pipeline_parallel.cases import (
-    WIDTH,
-    any_schedule,
-    case,
-    gpt,
-    my_stages,
-    off_from_alone,
-    pipeline_of,
-)
+from tests.pipeline_parallel.cases import WIDTH, any_schedule, case, gpt, my_stages, off_from_alone, pipeline_of
 
 # Same numbers
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs import bubbles
+from course_lib.costs import scaling
 from course_lib.facts import BUBBLE_RATES
 from course_lib.pipeline_parallel import (
     SCHEDULES,
@@ -24,7 +24,7 @@ from course_lib.pipeline_parallel import (
     zb_h2,
     zb_v,
 )
-from course_lib.pipeline_parallel.published import fit, predict
+from course_lib.pipeline_parallel.simulate import fit_costs, predict_rates
 from tests.pipeline_parallel.cases import any_schedule
 
 COSTS = [(1, 1, 1), (3, 5, 2), (5, 3, 2), (5, 4, 0), (Fraction(1, 3), Fraction(1, 2), Fraction(1, 7))]
@@ -105,11 +105,11 @@ def test_ranks_are_idle_as_the_papers_say_whatever_the_costs(costs):
         for v, schedule in [(1, gpipe(p, m)), (1, one_f_one_b(p, m))] + [
                 (v, interleaved_1f1b(p, m, v)) for v in (2, 3) if m % p == 0]:
             simulated = simulate(schedule, F, I, W)
-            assert simulated.bubble_fraction == bubbles.bubble_of_total(p, m, v)
-            assert simulated.bubble_of_ideal == bubbles.bubble_of_ideal(p, m, v)
-        assert simulate(naive(p, m), F, I, W).bubble_fraction == bubbles.naive_bubble(p)
+            assert simulated.bubble_fraction == scaling.bubble_of_total(p, m, v)
+            assert simulated.bubble_of_ideal == scaling.bubble_of_ideal(p, m, v)
+        assert simulate(naive(p, m), F, I, W).bubble_fraction == scaling.naive_bubble(p)
         if m >= p:
-            assert simulate(zb_h1(p, m), F, I, W).bubble_fraction == bubbles.zb_h1_bubble(p, m, F, I, W)
+            assert simulate(zb_h1(p, m), F, I, W).bubble_fraction == scaling.zb_h1_bubble(p, m, F, I, W)
         if m >= 2 * p - 1:
             span = simulate(zb_h2(p, m), F, I, W).span
             assert span == m * (F + I + W) + (p - 1) * (F + I - 2 * W)  # Qi et al. 2023, table 1
@@ -145,11 +145,11 @@ def test_the_peak_in_flight_is_the_papers(p, m):
         return tuple(peak(p, m, *arguments, r) for r in range(p))
 
     peaks = {name: simulate(make(p, m)).peak_in_flight for name, make in SCHEDULES.items()}
-    assert peaks["naive"] == (1,) * p and peaks["GPipe"] == of_ranks(bubbles.peak_gpipe) == (m,) * p
-    assert peaks["1F1B"] == of_ranks(bubbles.peak_1f1b)
+    assert peaks["naive"] == (1,) * p and peaks["GPipe"] == of_ranks(scaling.peak_gpipe) == (m,) * p
+    assert peaks["1F1B"] == of_ranks(scaling.peak_1f1b)
     for v in (2, 3) if m % p == 0 else ():
         peak = simulate(interleaved_1f1b(p, m, v)).peak_in_flight
-        assert peak == of_ranks(bubbles.peak_interleaved, v)
+        assert peak == of_ranks(scaling.peak_interleaved, v)
         if m >= 2 * p:
             assert Fraction(peak[0], v) == p * (1 + Fraction(p - 1, p * v))  # Korthikanti et al. 2022
     assert max(peaks["ZB-H1"]) == min(p, m) and max(peaks["ZB-H2"]) == min(2 * p - 1, m)
@@ -179,14 +179,14 @@ def test_costs_and_schedules_that_cannot_be_are_refused(wrong, said):
 
 def test_the_sentence_has_both_conventions_and_the_memory_and_numbers_of_numpy_are_exact_too(snapshot):
     assert repr(simulate(one_f_one_b(4, 8))) == snapshot
-    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == bubbles.bubble_of_total(2, 4)
+    assert simulate(gpipe(2, 4), *np.array([1, 1, 1])).bubble_fraction == scaling.bubble_of_total(2, 4)
 
 
 @pytest.mark.parametrize("table", BUBBLE_RATES[:2], ids=lambda table: table.model)
 def test_published_bubble_rates_follow_from_costs_fitted_on_the_smallest_m(table):
     """1.5B and 6.2B; 28.3B, on 32 ranks, takes seconds: the notebook shows it."""
-    costs = fit(table)
+    costs = fit_costs(table)
     assert 0.5 < costs.backward_weight < 0.7 and 0 < costs.p2p < 0.05
-    predicted = predict(table, costs)
+    predicted = predict_rates(table, costs)
     assert len(predicted) == 3 * 4
     assert all(abs(rate - table.rates[m][name].value) < 0.0075 for (m, name), rate in predicted.items())

@@ -3,22 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from course_lib.costs.bubbles import balanced_layers
 from course_lib.costs.flops import step_flops
+from course_lib.costs.scaling import balanced_layers
 from course_lib.facts import Shape, accelerator, model
 from course_lib.facts.fact import Fact
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.constants import (
-    MEGATRON_2021,
-    MEGATRON_DEEPSPEED,
-    SOFTWARE,
-)
-from course_lib.planner.estimate import Estimate, estimate, estimate_job
-from course_lib.planner.step import CAUSES
+from course_lib.planner.constants import MEGATRON_DEEPSPEED, SOFTWARE
+from course_lib.planner.estimate import CAUSES, Estimate, estimate, estimate_job
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
 EXPERTS = replace(SHAPE, ffn_size=2048, num_experts=16, active_experts=2)
@@ -102,28 +97,6 @@ def test_more_bandwidth_is_never_slower(found, times):
     memory = Fact(old.device.memory_bandwidth.value * times, "GB/s", "a test", "2026")
     quicker = again(found, cluster=replace(old, device=replace(old.device, memory_bandwidth=memory)))
     assert quicker.step_s <= found.step_s * (1 + 1e-12)
-
-
-@settings(max_examples=60)
-@given(estimates())
-def test_memory_falls_with_the_zero_stage(found):
-    """But for the layers that ZeRO-3 has whole while they work, which count only beside many layers."""
-    assume(found.job.shape is SHAPE and found.layout.pp <= 2)
-    assume(found.layout.pp == 1 or not found.job.software.shards_layers)  # in a pipeline FSDP keeps stages gathered
-    held = [again(found, layout=replace(found.layout, zero_stage=stage)) for stage in range(4)]
-    states = [sum(each.memory[kind] for kind in ("parameters", "gradients", "optimizer_state")) for each in held]
-    assert all(less <= more for more, less in zip(states, states[1:]))
-    assert (states[1] < states[0]) == (found.layout.dp * found.layout.cp > 1)
-
-
-@settings(max_examples=60)
-@given(estimates())
-def test_recomputation_trades_time_for_memory(found):
-    assume(found.job.software is not MEGATRON_2021)
-    none, full = (again(found, recompute=policy) for policy in ("none", "full"))
-    assert full.step_s > none.step_s
-    if found.job.num_microbatches * found.job.shape.num_layers > 4 * found.layout.pp:
-        assert full.memory["activations"] < none.memory["activations"]
 
 
 # The closed forms that are added up

@@ -8,10 +8,11 @@ from course_lib.costs.links import crowding, measured_crowding
 from course_lib.facts import Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner import cluster
+from course_lib.planner.cluster import rates_of
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON
 from course_lib.planner.estimate import estimate, estimate_job
+from course_lib.planner.job import work_of
 from course_lib.planner.layer import entries, layer_pass, repeated_share
-from course_lib.planner.rates import rates_of, work_of
 
 SHAPE = Shape(32, 4096, 32, 8, 14_336, 128_256, 8192, gated=True)
 

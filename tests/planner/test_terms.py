@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from course_lib.facts import Shape, accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
-from course_lib.pipeline_parallel.schedules import gpipe, one_f_one_b, zb_h1, zb_h2
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FITTED
 from course_lib.planner.estimate import estimate
-from course_lib.planner.job import SCHEDULES
 
 h, a, kv, f, V, s, L = 4096, 32, 8, 14_336, 32_000, 4096, 8
 SHAPE, d, c = Shape(L, h, a, kv, f, V, s, gated=True), h // a, FITTED
@@ -112,7 +110,3 @@ def test_each_cause_and_each_kind_is_what_adding_up_by_hand_gives(asked):
                      gradient_bytes=4, schedule=schedule)
     assert found.seconds == pytest.approx(seconds_by_hand(*asked), rel=1e-9, abs=1e-12)
     assert found.memory == pytest.approx(memory_by_hand(*asked), rel=1e-9)
-
-
-def test_schedules_have_the_names_of_their_generators():
-    assert {generate(2, 4).name for generate in (gpipe, one_f_one_b, zb_h1, zb_h2)} == {*SCHEDULES}

@@ -2,9 +2,7 @@
 
 import pytest
 
-from course_lib.facts import published_rows
 from course_lib.pictures.palette import BLUE, MAGENTA
-from course_lib.planner.compare import GROUPS
 from course_lib.widgets import Chart, HeatMap, Strips
 from tests.widgets.pictures import size_and_colours
 
@@ -120,8 +118,3 @@ def test_near_points_of_a_kind_do_not_hide_each_other():
     (axes,) = strips(points={"all": {"a": [1.0, 1.001, 1.002, 2.0]}}).figure().axes
     (drawn,) = (line for line in axes.lines if line.get_marker() == "o")
     assert len({(round(x, 1), y) for x, y in zip(drawn.get_xdata(), drawn.get_ydata())}) == 4
-
-
-def test_every_group_of_published_rows_has_a_name_in_words():
-    groups = {row["group"] for row in published_rows()}
-    assert groups == set(GROUPS) and len(set(GROUPS.values())) == len(GROUPS)

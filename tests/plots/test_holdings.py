@@ -1,9 +1,9 @@
 """What real ranks hold is said, and drawn cell by cell where it belongs, before and after."""
 
-import sys
 from itertools import product
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from course_lib.collectives import pairwise_all_to_all, ring_all_reduce, ring_reduce_scatter
@@ -89,12 +89,22 @@ def test_what_was_mixed_up_or_counted_twice_is_marked():
     mixed, twice = (who_holds_what([one, two], [held, two]).scene().marks for held in (one.flip(0) + two, one + one))
     assert [mark.role for mark in mixed if mark.key.startswith("Who holds what after 0.")].count("wrong") == 2
     assert [mark.text for mark in twice if "after 0" in mark.key and mark.kind == "text"] == ["2 times"] * 2
+    assert repr(Holdings.of([one * 2 + two, two + two.flip(0)])) == (
+        "rank 0: 2 chunks, each the sum of 2 ranks, some shares counted more than once; "
+        "rank 1: 2 chunks, different ones mixed up")
 
 
-def widget_libraries_after_labelling():
-    label_chunks(0, 1)
-    return sorted({"anywidget", "ipywidgets"} & sys.modules.keys())
-
-
-def test_a_rank_that_labels_its_buffer_does_not_load_the_widget_libraries():
-    assert launch(widget_libraries_after_labelling, world_size=1) == [[]]
+@pytest.mark.parametrize("wrong, message", [
+    (lambda: label_chunks(4, 4), "rank=4: expected 0 to 3"),
+    (lambda: label_chunks(0, 19), "num_ranks=19: expected 1 to 18"),
+    (lambda: label_chunks(0, 2, 0), "num_chunks=0"),
+    (lambda: Holdings.of([torch.ones(2, 2), None]), "float32.* expected whole numbers"),
+    (lambda: Holdings.of([torch.tensor(3), None]), "int64.* expected whole numbers"),
+    (lambda: Holdings.of([-label_chunks(0, 2), None]), "holds -1 in a column of chunk 0"),
+    (lambda: Holdings.of([label_chunks(2, 3), None]), r"expected a sum of 10\*\*rank over the 2 ranks 0 to 1"),
+    (lambda: Holdings.of([label_chunks(0, 3)], num_slots=2), "rank 0 has 3 rows: expected at most num_slots=2"),
+    (lambda: Holdings.of([]), "no buffers"),
+])
+def test_labels_and_buffers_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()

@@ -16,17 +16,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.pretend", description=__doc__)
     parser.add_argument("--mode", choices=MODES, default="nccl")
     parser.add_argument("--only", default="", help="notebooks and solutions whose name begins so: 03")
-    parser.add_argument("--part", choices=("cells", "trials", "all"), default="all")
     asked = parser.parse_args()
     if MODES[asked.mode].num_gpus:
         build.build()
     of_kinds = defaultdict(list)  # outcomes of lessons, of solutions, of trials
-    if asked.part != "cells":
-        with pretended(MODES[asked.mode]):
-            of_kinds["trials"] += tell("trials of the library", map(trials.run, trials.TRIALS))
-    if asked.part != "trials":
-        for title, outcomes in cells.everything(asked.mode, asked.only):
-            of_kinds[title.split()[0]] += tell(title, outcomes)
+    with pretended(MODES[asked.mode]):
+        of_kinds["trials"] += tell("trials of the library", map(trials.run, trials.TRIALS))
+    for title, outcomes in cells.everything(asked.mode, asked.only):
+        of_kinds[title.split()[0]] += tell(title, outcomes)
     print(f"\n{asked.mode}:")
     for kind, outcomes in of_kinds.items():
         passed, changed = sum(each.passed for each in outcomes), sum(bool(each.other_output) for each in outcomes)

@@ -12,7 +12,7 @@ from torch import nn
 
 from course_lib.data_parallel import DistributedDataParallel
 from course_lib.pipeline_parallel import PipelineParallel, measured_step, one_f_one_b, partition, zb_v
-from course_lib.pipeline_parallel.dependencies import leaves, needs
+from course_lib.pipeline_parallel.validate import leaves, needs
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import (
     device,

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from course_lib.reference import GPT, Block, GPTConfig, causal_attention
+from course_lib.reference import GPT, Block, GPTConfig
 
 SMALL = GPTConfig(num_layers=2, hidden_size=24, num_heads=3, vocab_size=50, sequence_length=10)
 
@@ -64,16 +63,6 @@ def test_a_later_token_never_changes_an_earlier_logit():
         assert (after[:, changed:] != before[:, changed:]).any(dim=-1).all()
 
 
-def test_attention_and_its_gradients_equal_torch_scaled_dot_product_attention():
-    ours = [torch.randn(2, 3, 10, 8, requires_grad=True) for _ in range(3)]
-    torchs = [tensor.detach().clone().requires_grad_() for tensor in ours]
-    mine, theirs = causal_attention(*ours), F.scaled_dot_product_attention(*torchs, is_causal=True)
-    weights = torch.randn_like(mine)
-    (mine * weights).sum().backward()
-    (theirs * weights).sum().backward()
-    torch.testing.assert_close([mine, *(x.grad for x in ours)], [theirs, *(x.grad for x in torchs)])
-
-
 def test_a_block_and_its_gradients_equal_torch_transformer_encoder_layer():
     D, block, gelu = SMALL.hidden_size, Block(SMALL), nn.GELU(approximate="tanh")
     theirs = nn.TransformerEncoderLayer(D, 3, 4 * D, 0.0, gelu, batch_first=True, norm_first=True)
@@ -92,46 +81,6 @@ def test_a_block_and_its_gradients_equal_torch_transformer_encoder_layer():
     reference.square().mean().backward()
     for a, b in pairs:
         torch.testing.assert_close(block.get_parameter(b).grad, theirs.get_parameter(a).grad, rtol=1e-4, atol=1e-5)
-
-
-def test_another_attention_can_be_put_in_its_place():
-    model, tokens = GPT(SMALL), random_tokens(SMALL)
-    expected, _ = model(tokens)
-    for block in model.blocks:
-        block.attention.attend = lambda q, k, v, dropout_p: F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    torch.testing.assert_close(model(tokens)[0], expected)
-
-
-@pytest.mark.parametrize("dropout, per_token, per_score", [(0.0, 16, 1), (0.1, 18, 3)])
-def test_a_block_keeps_the_numbers_that_the_activation_formula_counts(dropout, per_token, per_score):
-    """16 sbh + as^2 b numbers; with dropout 2 sbh + as^2 b more in masks, and as^2 b of weights left over.
-
-    At 2 bytes a number and 1 byte a mask entry this is the sbh(34 + 5as/h) of Korthikanti et al. 2022. Torch
-    on CPU keeps masks as full numbers, hence the count. The 4 sb are the two norms' mean and spread.
-    """
-    s, b, h, a = 32, 3, 24, 3
-    block = Block(GPTConfig(1, h, a, 50, s, dropout=dropout))
-    parameters = {p.untyped_storage().data_ptr() for p in block.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
-        return tensor
-
-    x = torch.randn(b, s, h, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = block(x)
-    assert y.requires_grad
-    assert sum(kept.values()) == per_token * s * b * h + per_score * a * s**2 * b + 4 * s * b
-
-
-def test_dropout_acts_in_training_and_not_in_evaluation():
-    model, tokens = GPT(GPTConfig(2, 24, 3, 50, 10, dropout=0.5)), random_tokens(SMALL)
-    assert not torch.equal(model(tokens)[0], model(tokens)[0])
-    model.eval()
-    assert torch.equal(model(tokens)[0], model(tokens)[0])
 
 
 @pytest.mark.parametrize("wrong, message", [

@@ -85,22 +85,6 @@ launch(talk, world_size=2)
     assert kernel.run(code, each=look).error is None and go_on.exists()
 
 
-def test_while_pytest_runs_output_comes_in_rank_order(kernel):
-    reply = kernel.run("""
-os.environ["PYTEST_CURRENT_TEST"] = "as under nbval"
-
-def talk():
-    for rank in reversed(range(3)):  # rank 2 speaks first
-        if dist.get_rank() == rank:
-            print("hello\\nagain")
-        dist.barrier()
-
-launch(talk, world_size=3)
-del os.environ["PYTEST_CURRENT_TEST"]
-""")
-    assert reply.printed() == "".join(f"[rank {rank}] hello\n[rank {rank}] again\n" for rank in range(3))
-
-
 # In one line, or an interrupt could still meet the print above it.
 SPIN = "def spin():\n    pass\n    while not print('there'): {}\n\nlaunch(spin, world_size=3)"
 CELL = "%%ranks\npass\nwhile not print('there'): {}"
@@ -170,13 +154,6 @@ def test_what_cannot_run_is_refused_before_any_rank_begins(kernel, snapshot):
     assert kernel.run("%%ranks\nfor").error["ename"] == "SyntaxError"
     errors = [kernel.run(f"%%ranks {line}\n1").error for line in ("0,x", "-1", "7")]
     assert "\n".join(error["evalue"] for error in errors) == snapshot
-
-
-def test_names_of_the_notebook_are_seen_by_a_cell_that_mentions_them(kernel):
-    kernel.run("scale = 5\ndef times(x):\n    return scale * x")
-    assert kernel.run("%%ranks 0\ntimes(2)").value == "rank 0: 10"
-    kernel.run("scale = 6")
-    assert kernel.run("%%ranks 0\ntimes(2)").value == "rank 0: 12"
 
 
 @pytest.mark.parametrize("end", ["plt.show()", "None", "plt.gcf()", "1 / 0"],

@@ -1,4 +1,6 @@
-"""The registry of operations has all that the installed torch has, and whoever names operations reads it."""
+"""The registry of operations has all that the installed torch has, and whoever names operations reads it; what torch
+keeps to itself and the course uses is there, too, and used in one file.
+"""
 
 import ast
 import json

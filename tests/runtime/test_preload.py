@@ -9,14 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 import course_lib
 from course_lib.runtime import launcher
 from course_lib.runtime.ranks.fork_pool import ForkPool
 from course_lib.runtime.ranks.home import PRELOAD
-from tests.faults import inside
 
 ROOT = Path(__file__).resolve().parents[2]
 forks = pytest.mark.skipif(not isinstance(launcher.pool(), ForkPool), reason="only a server that forks imports ahead")
@@ -95,28 +93,6 @@ def test_of_all_that_ranks_need_and_a_faulty_module_that_one_alone_touches_a_dri
                                                            cwd=tmp_path)
     assert touched == ["triton's active", "torch.cuda.current_device"] and not initialised and triton
     assert (threads, tasks) == (2, 1)
-
-
-def test_a_notebook_starts_its_server_before_it_imports_torch_itself(tmp_path):
-    """So that both import it at once: the pools are there where torch cannot be imported at all."""
-    script = """
-import json, sys
-sys.modules["torch"] = None
-try:
-    import course_lib.runtime
-except ImportError:
-    print(json.dumps("course_lib.runtime.ranks.pools" in sys.modules))
-"""
-    assert said_by(script, path=ROOT, cwd=tmp_path) is True
-
-
-@forks
-def test_the_server_itself_has_mapped_no_driver():
-    launcher.pool().wait_for_preload()
-    server = psutil.Process(inside.server_pid())
-    mapped = {Path(library.path).name for library in server.memory_maps()}
-    drivers = ("libcuda.so", "libnvidia", "libamdhip", "libhsa-runtime")
-    assert [name for name in mapped if name.startswith(drivers)] == []
 
 
 EDITED = """

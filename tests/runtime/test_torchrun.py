@@ -41,6 +41,8 @@ def last_of_all():
     os.write(1, line.encode())  # in one piece: four ranks share the stream
 
 atexit.register(last_of_all)  # what is registered first runs last
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance(colors="NoColor")  # what is imported next gives it %%ranks
 import torch
 import torch.distributed as dist
 from course_lib.runtime import launch, record_communication, start_ranks

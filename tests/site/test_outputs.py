@@ -9,9 +9,8 @@ import pytest
 
 from course_lib.widgets.prediction import answer_of
 from tools.pages import polls_in
-from tools.site import api, exercises, facts, listings, sources
-from tools.site.outputs import as_html
-from tools.site.widgets import NotTheRecordedWidget, class_named, recorded_settings
+from tools.site import listings, sources
+from tools.site.outputs import NotTheRecordedWidget, as_html, class_named, recorded_settings
 
 pytestmark = pytest.mark.ci
 
@@ -51,6 +50,8 @@ def test_pictures_lie_in_files_with_their_sentences_and_a_listing_links_its_file
     assert len(images) == 10 and all('loading="lazy"' in image and re.search(r'alt="\w', image) for image in images)
     named = {name for image in images for name in re.findall(r"pictures/(\w+\.png)", image)}
     assert named == {path.name for path in tmp_path.glob("*.png")}
+    traces = re.findall(r'href="\.\./pictures/(\w+\.json)" download', html_of(notebook))
+    assert traces and all(json.loads((tmp_path / name).read_text())["traceEvents"] for name in traces)
     assert "base64" not in nbformat.writes(notebook)
     links = re.findall(r'href="\.\./source/(course_lib/[\w/]+)\.html#L-(\d+)"', html_of(notebook))
     assert links
@@ -88,24 +89,16 @@ def test_a_link_to_a_heading_in_a_notebook_is_as_myst_names_it():
 
 
 def test_an_exercise_says_where_ranks_come_from_and_folds_hints_and_answers_and_no_page_has_a_solution_or_a_judge():
-    below = exercises.below("3.1")
+    below = sources.below_check("3.1")
     assert below.startswith("*Your code runs on up to 4 ranks here.") and "(../../index.md#start)" in below
     assert below.count("<details>") == below.count("</details>") == 3
-    assert "Three answers in words" in exercises.below("3.9")
+    assert "Three answers in words" in sources.below_check("3.9")
     assert not [file for file in listings.source_files() if re.search("judges|trusted|solutions", file)]
     assert not any("solutions" in str(path) for path in sources.EXERCISES)
 
 
-def test_the_page_of_facts_has_every_fact_once_with_its_source():
-    text = facts.page()
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    count = int(re.search(r"uses, ([\d,]+) of them", text)[1].replace(",", ""))
-    assert count > 700 and all(line.count(" | ") in (4, 6) for line in rows)
-    assert "| H100, memory | 80 | GB | NVIDIA, H100 data sheet" in text
-
-
 def test_docstrings_are_shown_as_plain_text():
-    assert api.as_rst(["Sum of *args, see `x`.", "", "  a   b", "1   2"]) == [
+    assert sources.as_rst(["Sum of *args, see `x`.", "", "  a   b", "1   2"]) == [
         ".. code-block:: text", "   :class: docstring", "", "   Sum of *args, see `x`.", "   ", "     a   b",
         "   1   2", ""]
-    assert api.as_rst([">>> f(1)"])[0] == ".. code-block:: pycon" and api.as_rst([]) == []
+    assert sources.as_rst([">>> f(1)"])[0] == ".. code-block:: pycon" and sources.as_rst([]) == []

@@ -4,10 +4,9 @@ import gc
 
 import torch
 import torch.distributed as dist
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.costs.splitting import split_parameters
+from course_lib.costs.splitting import split_layer_bytes, split_parameters
 from course_lib.facts import Shape
 from course_lib.reference import GPT, Block, GPTConfig
 from course_lib.runtime import record_communication, record_memory
@@ -48,7 +47,11 @@ def test_a_layer_sends_four_all_reduces_of_btd_and_dealt_out_the_same_in_halves(
     shared = {("all_reduce", 2 * D * 4): 2, ("all_reduce", D * 4): 2}
     halves = {("all_gather", BTD): 2, ("reduce_scatter", BTD): 2}
     again = {("all_gather", BTD): 4, ("reduce_scatter", BTD): 2}
-    assert {way: of_a_layer(**how) for way, how in WAYS.items()} == {
+    found = {way: of_a_layer(**how) for way, how in WAYS.items()}
+    for way, how in WAYS.items():
+        sent = sum(each for _, each in found[way]) - (of_shared if "sequence_parallel" in how else 0)
+        assert sent == split_layer_bytes(D, B * T, t, 4, "gather_again" in how), way
+    assert found == {
         "TP": [({("all_reduce", BTD): 2}, 2 * all_reduce)] * 2,
         "TP+SP": [(halves, 2 * all_reduce), (halves | shared, 2 * all_reduce + of_shared)],
         "TP+SP again": [(halves, 2 * all_reduce), (again | shared, 3 * all_reduce + of_shared)]}
@@ -62,21 +65,12 @@ def test_embedding_loss_and_read_out_send_one_btd_each_and_no_logits():
 
 
 def kept_elements(how):
-    """Numbers that a block in training keeps for backward, parameters left out; memory that is shared counts once."""
-    torch.manual_seed(0)
-    block = parallelize(Block(GPTConfig(1, 64, 4, V, 64)), **how)
-    parameters = {p.untyped_storage().data_ptr() for p in block.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        if tensor.untyped_storage().data_ptr() not in parameters:
-            kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no other comes to lie there
-        return tensor
-
-    x = torch.randn(2, 64, 64, requires_grad=True)
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        block(x)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) // 4
+    """Numbers that a block in training keeps for backward."""
+    block, x = parallelize(Block(GPTConfig(1, 64, 4, V, 64)), **how), torch.randn(2, 64, 64, requires_grad=True)
+    with record_memory(model=block) as log:
+        y = block(x)
+        kept = log.by_kind["activations"] - y.nbytes
+    return kept // 4
 
 
 @on_ranks(4)

@@ -7,16 +7,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.groups.membership import member
+from course_lib import tensor_parallel as tp
 from course_lib.runtime import record_communication
-from course_lib.tensor_parallel import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    qkv_sections,
-    sum_partial_gradients,
-    vocab_parallel_cross_entropy,
-)
 from tests.ranks import on_ranks
 from tests.tensor_parallel.cases import off
 
@@ -31,22 +23,22 @@ def inputs(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def agree(whole, cut, x, y_of=lambda y: y, x_of=lambda x: x, limit=1e-12):
-    """Whether output and gradient of x, of `whole` on x and of `cut` on its part, are the same: of squares, summed."""
-    ours, theirs = x_of(x).clone().requires_grad_(), x.clone().requires_grad_()
+def agree(whole, cut, x):
+    """Whether output and gradient of x are the same: of squares, summed."""
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     y, expected = cut(ours), whole(theirs)
     y.square().sum().backward()
     expected.square().sum().backward()
-    return max(off(y, y_of(expected)), off(ours.grad, x_of(theirs.grad))) < limit
+    return max(off(y, expected), off(ours.grad, theirs.grad)) < 1e-12
 
 
 @on_ranks(3)
 def test_a_new_layer_has_the_slices_of_the_unsplit_one_with_the_same_seed():
     for whole, cut, dims in [
-        (lambda: nn.Linear(6, 12), lambda: ColumnParallelLinear(6, 12), {"weight": 0, "bias": 0}),
-        (lambda: nn.Linear(12, 6), lambda: RowParallelLinear(12, 6), {"weight": 1}),
-        (lambda: nn.Linear(12, 6, bias=False), lambda: RowParallelLinear(12, 6, bias=False), {"weight": 1}),
-        (lambda: nn.Embedding(12, 6), lambda: VocabParallelEmbedding(12, 6), {"weight": 0}),
+        (lambda: nn.Linear(6, 12), lambda: tp.ColumnParallelLinear(6, 12), {"weight": 0, "bias": 0}),
+        (lambda: nn.Linear(12, 6), lambda: tp.RowParallelLinear(12, 6), {"weight": 1}),
+        (lambda: nn.Linear(12, 6, bias=False), lambda: tp.RowParallelLinear(12, 6, bias=False), {"weight": 1}),
+        (lambda: nn.Embedding(12, 6), lambda: tp.VocabParallelEmbedding(12, 6), {"weight": 0}),
     ]:
         torch.manual_seed(3)
         expected = {key: piece(value, dims[key]) if key in dims else value
@@ -57,41 +49,30 @@ def test_a_new_layer_has_the_slices_of_the_unsplit_one_with_the_same_seed():
 
 
 @on_ranks(1, 2, 3)
-def test_columns_and_rows_equal_the_whole_matrix_with_every_option():
-    x, z = inputs(B, T, 6), inputs(B, T, 12)
-    for bias, dealt in itertools.product((True, False), (False, True)):
-        whole, down = nn.Linear(6, 12, bias).double(), nn.Linear(12, 6, bias).double()
-        tokens = (lambda y: piece(y, 1)) if dealt else (lambda y: y)
-        for again in (False, True):
-            cut = ColumnParallelLinear.from_unsplit(whole, sequence_parallel=dealt, gather_again=again)
-            assert agree(whole, cut, x, lambda y: piece(y, -1), tokens), (bias, dealt, again)
-        cut = RowParallelLinear.from_unsplit(down, sequence_parallel=dealt)
-        assert agree(down, cut, z, tokens, lambda y: piece(y, -1)), (bias, dealt)
-        if bias and dealt:
-            sum_partial_gradients([cut.bias])
-        assert not bias or off(cut.bias.grad, down.bias.grad) < 1e-12
-        assert off(cut.weight.grad, piece(down.weight.grad, 1)) < 1e-12
-    whole = nn.Linear(6, 12).double()
-    assert agree(whole, ColumnParallelLinear.from_unsplit(whole, gather_output=True), x)
-    cut = RowParallelLinear.from_unsplit(whole, input_is_parallel=False)
+def test_columns_and_rows_equal_the_whole_matrix_where_they_take_and_return_all_of_it():
+    """In parts: test_models.py."""
+    whole, x = nn.Linear(6, 12).double(), inputs(B, T, 6)
+    assert agree(whole, tp.ColumnParallelLinear.from_unsplit(whole, gather_output=True), x)
+    cut = tp.RowParallelLinear.from_unsplit(whole, input_is_parallel=False)
     assert agree(whole, cut, x) and repr(cut) == f"RowParallelLinear(6 / {dist.get_world_size()}, 12, bias=True)"
 
 
-@on_ranks(3)
-def test_a_fused_matrix_is_cut_in_each_of_its_sections():
-    fused = nn.Linear(4, 24)
-    fused.weight.data[:] = torch.arange(24.0).unsqueeze(1)
-    layer = ColumnParallelLinear.from_unsplit(fused, sections=qkv_sections(6, 3, 2), unit=2)
-    expected = [[0, 1, 2, 3, 12, 13, 18, 19], [4, 5, 6, 7, 14, 15, 20, 21], [8, 9, 10, 11, 16, 17, 22, 23]]
-    assert layer.weight[:, 0].tolist() == expected[dist.get_rank()]
-    assert torch.equal(layer.cuts["weight"].join(layer.weight, member()), fused.weight)
+@on_ranks(2)
+def test_the_gradient_of_a_bias_after_dealt_out_tokens_is_a_part_until_it_is_summed():
+    whole, x = nn.Linear(12, 6).double(), inputs(B, T, 12)
+    cut = tp.RowParallelLinear.from_unsplit(whole, sequence_parallel=True)
+    for layer, given in ((whole, x), (cut, piece(x, -1))):
+        layer(given).square().sum().backward()
+    assert off(cut.bias.grad, whole.bias.grad) > 0.01
+    tp.sum_partial_gradients([cut.bias])
+    assert off(cut.bias.grad, whole.bias.grad) < 1e-12
 
 
 @on_ranks(3)
 def test_an_embedding_in_parts_equals_the_whole_one_padding_included():
     for padding in (None, 7):
         whole = nn.Embedding(12, 6, padding_idx=padding).double()
-        cut = VocabParallelEmbedding.from_unsplit(whole)
+        cut = tp.VocabParallelEmbedding.from_unsplit(whole)
         tokens = torch.arange(24).view(2, 12) % 12
         for layer in (whole, cut):
             layer(tokens).square().sum().backward()
@@ -110,7 +91,7 @@ def test_cross_entropy_of_logits_in_parts_equals_torchs_with_every_option():
     for (dtype, limit), how in itertools.product(((torch.float64, 1e-12), (torch.float32, 1e-5)), LOSSES):
         marked = targets.masked_fill(targets == 3, how["ignore_index"])
         ours, theirs = (x.detach().to(dtype).requires_grad_() for x in (piece(logits, -1), logits))
-        loss = vocab_parallel_cross_entropy(ours, marked, **how)
+        loss = tp.vocab_parallel_cross_entropy(ours, marked, **how)
         expected = F.cross_entropy(theirs.flatten(0, 1), marked.flatten(), **how).view(loss.shape)
         for value in (loss, expected):
             (value * torch.arange(1.0, value.numel() + 1, dtype=dtype).view(value.shape)).sum().backward()
@@ -122,7 +103,7 @@ def test_cross_entropy_sends_three_numbers_a_token_whatever_the_vocabulary_and_n
     for V, (smoothing, numbers) in itertools.product((12, 1200), ((0.0, 3), (0.1, 4))):
         logits, targets = inputs(B, T, V)[..., :V // 3].float().requires_grad_(), torch.ones(B, T).long()
         with record_communication() as log:
-            loss = vocab_parallel_cross_entropy(logits, targets, label_smoothing=smoothing)
+            loss = tp.vocab_parallel_cross_entropy(logits, targets, label_smoothing=smoothing)
         with record_communication() as backward:
             loss.backward()
         assert (log.calls("all_reduce"), log.message_bytes(), backward.calls()) == (3, numbers * B * T * 4, 0)
@@ -130,16 +111,16 @@ def test_cross_entropy_sends_three_numbers_a_token_whatever_the_vocabulary_and_n
 
 @on_ranks(2)
 def test_all_targets_ignored_is_nan_as_in_torch_and_in_16_bits_the_sum_over_v_is_not_lost():
-    assert vocab_parallel_cross_entropy(inputs(3, 6), torch.full((3,), -100)).isnan()
-    uniform = vocab_parallel_cross_entropy(torch.zeros(2, 3000, dtype=torch.bfloat16), torch.tensor([0, 5999]))
+    assert tp.vocab_parallel_cross_entropy(inputs(3, 6), torch.full((3,), -100)).isnan()
+    uniform = tp.vocab_parallel_cross_entropy(torch.zeros(2, 3000, dtype=torch.bfloat16), torch.tensor([0, 5999]))
     assert uniform.dtype == torch.bfloat16 and abs(uniform.item() - 8.6995) < 0.04  # log 6000
 
 
 @on_ranks(2)
 def test_under_autocast_a_layer_in_parts_computes_in_the_dtype_of_the_whole_one():
     whole, x = nn.Linear(8, 4), torch.randn(2, 4, 8)
-    for cut in (ColumnParallelLinear.from_unsplit(whole, gather_output=True),
-                RowParallelLinear.from_unsplit(whole, input_is_parallel=False)):
+    for cut in (tp.ColumnParallelLinear.from_unsplit(whole, gather_output=True),
+                tp.RowParallelLinear.from_unsplit(whole, input_is_parallel=False)):
         with torch.autocast("cpu", torch.bfloat16):
             y, expected = cut(x), whole(x)
         y.sum().backward()
@@ -149,7 +130,7 @@ def test_under_autocast_a_layer_in_parts_computes_in_the_dtype_of_the_whole_one(
 
 @on_ranks(2)
 def test_half_of_the_layers_of_an_mlp_may_be_frozen_and_an_input_without_gradient_sends_nothing_back():
-    column, row = ColumnParallelLinear(4, 8), RowParallelLinear(8, 4)
+    column, row = tp.ColumnParallelLinear(4, 8), tp.RowParallelLinear(8, 4)
     column.weight.requires_grad_(False)
     with record_communication() as log:
         row(column(torch.ones(1, 2, 4))).sum().backward()
@@ -162,7 +143,7 @@ def test_half_of_the_layers_of_an_mlp_may_be_frozen_and_an_input_without_gradien
 
 @on_ranks(2)
 def test_a_backward_pass_for_x_alone_sends_its_gradient_and_one_for_the_weight_alone_nothing():
-    column, x = ColumnParallelLinear(4, 8), torch.ones(1, 2, 4, requires_grad=True)
+    column, x = tp.ColumnParallelLinear(4, 8), torch.ones(1, 2, 4, requires_grad=True)
     y = column(x).square().sum()
     expected = torch.autograd.grad(y, [x, column.weight], retain_graph=True)
     for wanted, gradient, calls in ((x, expected[0], 1), (column.weight, expected[1], 0)):

@@ -13,53 +13,31 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.utils.checkpoint import checkpoint
 
+from course_lib import tensor_parallel as tp
 from course_lib.collectives import all_gather_along
 from course_lib.reference import GPT, GPTConfig
-from course_lib.tensor_parallel import (
-    Column,
-    Entry,
-    Row,
-    Tokenwise,
-    Vocabulary,
-    full_state_dict,
-    parallelize,
-)
 from course_lib.tensor_parallel.dtensor import dtensor_gpt
 from tests.ranks import on_ranks
-from tests.tensor_parallel.cases import (
-    HEADS,
-    MODELS,
-    WAYS,
-    D,
-    LlamaLayer,
-    T,
-    batch,
-    far,
-    five_steps,
-    make,
-    one_pass,
-    rotary,
-    wrong,
-)
+from tests.tensor_parallel import cases
 
 
 def kinds(world_size):
-    return [kind for kind in MODELS if (kind, world_size) != ("GroupedLlama", 3)]
+    return [kind for kind in cases.MODELS if (kind, world_size) != ("GroupedLlama", 3)]
 
 
 @on_ranks(1, 2, 3, 4, timeout=120)
 def test_logits_loss_and_every_gradient_equal_those_of_one_process():
     n, rank = dist.get_world_size(), dist.get_rank()
-    for way, how in WAYS.items():
+    for way, how in cases.WAYS.items():
         for kind in kinds(n):
-            cut = parallelize(make(kind, seed=rank), **how)  # place 0's numbers count
-            assert not wrong(make(kind), cut, one_pass), (kind, way)
-        cut = parallelize(make("GPT", torch.float32), **how)
-        assert not wrong(make("GPT", torch.float32), cut, one_pass, limit=1e-5), way
+            cut = tp.parallelize(cases.make(kind, seed=rank), **how)  # place 0's numbers count
+            assert not cases.wrong(cases.make(kind), cut, cases.one_pass), (kind, way)
+        cut = tp.parallelize(cases.make("GPT", torch.float32), **how)
+        assert not cases.wrong(cases.make("GPT", torch.float32), cut, cases.one_pass, limit=1e-5), way
         if n == 4:  # a group may be part of the world
             pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
-            cut = parallelize(make("GPT", seed=rank % 2), pair, **how)
-            assert not wrong(make("GPT"), cut, partial(one_pass, group=pair)), way
+            cut = tp.parallelize(cases.make("GPT", seed=rank % 2), pair, **how)
+            assert not cases.wrong(cases.make("GPT"), cut, partial(cases.one_pass, group=pair)), way
 
 
 @on_ranks(2, 3, timeout=120)
@@ -67,8 +45,8 @@ def test_five_adamw_steps_with_clipping_end_where_one_process_ends():
     for kind in ("GPT", "GroupedLlama", "Difficult") if dist.get_world_size() == 2 else ("GPT",):
         dtype, limit = (torch.float32, 1e-5) if dist.get_world_size() == 2 and kind == "GPT" else (torch.float64, 1e-10)
         for way in ("TP", "TP+SP"):
-            cut = parallelize(make(kind, dtype), **WAYS[way])
-            assert not far(*five_steps(make(kind, dtype), cut), limit), (kind, way)
+            cut = tp.parallelize(cases.make(kind, dtype), **cases.WAYS[way])
+            assert not cases.far(*cases.five_steps(cases.make(kind, dtype), cut), limit), (kind, way)
 
 
 def slice_of(gradient):
@@ -81,16 +59,16 @@ def slice_of(gradient):
 @on_ranks(2)
 def test_logits_loss_and_gradients_equal_those_of_torchs_dtensors():
     for sequence_parallel in (False, True):
-        ours = parallelize(make("GPT"), None, sequence_parallel)
-        theirs = dtensor_gpt(make("GPT"), None, sequence_parallel)
-        logits, loss = ours(*batch())
+        ours = tp.parallelize(cases.make("GPT"), None, sequence_parallel)
+        theirs = dtensor_gpt(cases.make("GPT"), None, sequence_parallel)
+        logits, loss = ours(*cases.batch())
         loss.backward()
         with loss_parallel():
-            their_logits, their_loss = theirs(*batch())
+            their_logits, their_loss = theirs(*cases.batch())
             their_loss.backward()
-        assert not far({"loss": loss, "logits": logits, **{name: p.grad for name, p in ours.named_parameters()}},
-                       {"loss": their_loss.full_tensor(), "logits": their_logits.to_local(),
-                        **{name: slice_of(p.grad) for name, p in theirs.named_parameters()}})
+        assert not cases.far({"loss": loss, "logits": logits, **{name: p.grad for name, p in ours.named_parameters()}},
+                             {"loss": their_loss.full_tensor(), "logits": their_logits.to_local(),
+                              **{name: slice_of(p.grad) for name, p in theirs.named_parameters()}})
 
 
 class Step(nn.Sequential):
@@ -106,39 +84,40 @@ def readers_own():
 
 
 def mean_loss(model):
-    tokens, targets = batch()
+    tokens, targets = cases.batch()
     loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     loss.backward()
     return {"loss": loss}
 
 
 def squares(layer):
-    x = torch.randn(2, T, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
-    y = layer(x, position_embeddings=rotary(T, D // HEADS, x))
+    torch.manual_seed(1)
+    x = torch.randn(2, cases.T, cases.D, dtype=torch.float64, requires_grad=True)
+    y = layer(x, position_embeddings=cases.rotary(cases.T, cases.D // cases.HEADS, x))
     y.square().sum().backward()
     return {"y": y, "x": x.grad}
 
 
-PLAN = {"words": Vocabulary(), "steps.0": Entry(), "steps.?.0": Tokenwise(), "steps.?.1": Column(),
-        "steps.?.3": Row(), "read": Column(gather_output=True, last=True)}
+PLAN = {"words": tp.Vocabulary(), "steps.0": tp.Entry(), "steps.?.0": tp.Tokenwise(), "steps.?.1": tp.Column(),
+        "steps.?.3": tp.Row(), "read": tp.Column(gather_output=True, last=True)}
 
 
 @on_ranks(2)
 def test_a_readers_own_model_is_cut_by_a_plan_of_a_few_lines_and_one_block_takes_and_returns_whole_tensors():
-    for alone, run, plan in ((readers_own(), mean_loss, {"plan": PLAN}), (LlamaLayer(), squares, {})):
-        for way, how in WAYS.items():
+    for alone, run, plan in ((readers_own(), mean_loss, {"plan": PLAN}), (cases.LlamaLayer(), squares, {})):
+        for way, how in cases.WAYS.items():
             alone = alone.double()
             alone.zero_grad()
-            assert not wrong(alone, parallelize(copy.deepcopy(alone), **plan, **how), run), way
+            assert not cases.wrong(alone, tp.parallelize(copy.deepcopy(alone), **plan, **how), run), way
 
 
 @on_ranks(1, 2, 3, 4)
 def test_a_state_dict_comes_out_as_it_went_in():
     for kind in kinds(dist.get_world_size()):
-        model = make(kind)
+        model = cases.make(kind)
         state = {name: value.clone() for name, value in model.state_dict().items()}
-        cut = parallelize(model, sequence_parallel=True)
-        out = full_state_dict(cut)
+        cut = tp.parallelize(model, sequence_parallel=True)
+        out = tp.full_state_dict(cut)
         assert list(out) == list(state) and all(torch.equal(out[name], state[name]) for name in state), kind
         if kind == "GPT":
             assert cut.head.weight is cut.embedding.token.weight
@@ -147,10 +126,10 @@ def test_a_state_dict_comes_out_as_it_went_in():
 
 @on_ranks(2)
 def test_a_copy_of_a_cut_model_has_its_mode_and_its_gradients_and_none_of_its_memory():
-    cut = parallelize(make("GPT").eval(), sequence_parallel=True)
+    cut = tp.parallelize(cases.make("GPT").eval(), sequence_parallel=True)
     copied = copy.deepcopy(cut)
     for model in (cut, copied):
-        model(*batch())[1].backward()
+        model(*cases.batch())[1].backward()
     with torch.no_grad():
         for parameter in cut.parameters():
             parameter.zero_()
@@ -160,14 +139,14 @@ def test_a_copy_of_a_cut_model_has_its_mode_and_its_gradients_and_none_of_its_me
 
 # Dropout
 
-DROPS = GPTConfig(2, D, HEADS, 48, T, dropout=0.5)
+DROPS = GPTConfig(2, cases.D, cases.HEADS, 48, cases.T, dropout=0.5)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @on_ranks(2)
 def test_masks_agree_where_ranks_hold_the_same_and_differ_where_they_hold_parts(sequence_parallel):
     torch.manual_seed(dist.get_rank())  # parallelize makes the ranks agree
-    model = parallelize(GPT(DROPS), None, sequence_parallel)
+    model = tp.parallelize(GPT(DROPS), None, sequence_parallel)
     drawn = {}
 
     def attend(q, k, v, dropout_p):
@@ -179,7 +158,7 @@ def test_masks_agree_where_ranks_hold_the_same_and_differ_where_they_hold_parts(
             module.register_forward_hook(lambda _, inputs, out, name=name: drawn.update({name: out != 0}))
         if hasattr(module, "attend"):
             module.attend.attend = attend
-    model(*batch())[1].backward()
+    model(*cases.batch())[1].backward()
     drawn["what is drawn afterwards"] = torch.rand(1)
     everyones = {name: all_gather_along(mask.unsqueeze(0).double(), 0) for name, mask in drawn.items()}
     of_blocks = [name for name in drawn if name.startswith("blocks.")]
@@ -196,12 +175,12 @@ def test_with_dropout_recomputing_a_block_gives_the_gradients_of_keeping_it_and_
     found = []
     for again in (False, True):
         torch.manual_seed(0)
-        model = parallelize(GPT(DROPS).double(), None, sequence_parallel)
+        model = tp.parallelize(GPT(DROPS).double(), None, sequence_parallel)
         torch.manual_seed(1)
         for block in model.blocks if again else []:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-        model(*batch())[1].backward()
+        model(*cases.batch())[1].backward()
         found.append([p.grad for p in model.parameters()])
     before = torch.get_rng_state()
-    model.eval()(*batch())
+    model.eval()(*cases.batch())
     assert all(map(torch.equal, *found)) and torch.equal(before, torch.get_rng_state())

@@ -4,17 +4,13 @@ That it runs is asked of a running one: tools/hub/ask.py.
 """
 
 import os
-import re
-from pathlib import Path
 
 import pytest
-import yaml
 from tornado.web import HTTPError
 
 from tools.hub import room
 
 accounts = pytest.importorskip("tools.hub.accounts", reason="no accounts of Unix here", exc_type=ImportError)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_more_ranks_for_each_are_fewer_readers_and_a_container_that_carries_nobody_is_told_what_it_needs():
@@ -36,14 +32,6 @@ def test_without_a_limit_the_containers_memory_is_the_machines(tmp_path, monkeyp
     assert room.container_bytes() == 2_000_000_000
 
 
-def test_the_page_says_how_many_fit_without_any_variable():
-    hub = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["hub"]
-    gibibytes = int(re.search(r"COURSE_MEMORY:-(\d+)g", hub["mem_limit"])[1])
-    ranks = int(re.search(r"COURSE_RANKS:-(\d+)", hub["environment"]["COURSE_RANKS"])[1])
-    page = (ROOT / "docs" / "one_click.md").read_text(encoding="utf-8")
-    assert f"As many servers may run as fit: {room.servers_that_fit(gibibytes * 2**30, ranks)} |" in page
-
-
 def test_the_first_password_is_made_once_and_only_its_owner_reads_it(tmp_path):
     password = accounts.password_of("teacher", tmp_path)
     assert len(password) >= 16 and accounts.password_of("teacher", tmp_path) == password
@@ -58,13 +46,3 @@ def test_a_user_may_have_neither_the_name_nor_the_home_of_an_account_of_the_syst
     (tmp_path / "no-such-user").mkdir()
     with pytest.raises(HTTPError, match="or its home is"):
         accounts.give_account("no-such-user", tmp_path)
-
-
-def test_a_new_container_gives_a_user_the_number_that_owns_the_home_and_a_new_one_the_next(tmp_path, monkeypatch):
-    called = []
-    monkeypatch.setattr(accounts.subprocess, "run", lambda command, check: called.append(command))
-    monkeypatch.setattr(accounts, "FIRST_UID", os.getuid())
-    (tmp_path / "old-user").mkdir()
-    accounts.give_account("old-user", tmp_path)
-    accounts.give_account("new-user", tmp_path)
-    assert [command[command.index("--uid") + 1] for command in called] == [str(os.getuid()), str(os.getuid() + 1)]

@@ -1,10 +1,8 @@
 """The ways to a kernel without an installation: what they are made of fits the course, and says no address it lacks."""
 
-import json
 import re
 import sys
 import tomllib
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +11,11 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools import colab, minutes, notebooks
+from tools import minutes, notebooks
 from tools.workspace import Workspace, is_for_colab
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-WAYS = (".devcontainer/devcontainer.json", ".binder/environment.yml", ".binder/postBuild", "Dockerfile", "compose.yaml",
-        ".github/workflows/one_click.yml", "docs/one_click.md", "CITATION.cff")
 COURSE = sorted(ROOT.glob("notebooks/*.ipynb"))
 (CELL,) = filter(is_for_colab, nbformat.read(COURSE[0], as_version=4).cells)
 (ADDRESS,) = re.findall(r"https://github.com/(\S+) /content", CELL.source)
@@ -27,11 +23,6 @@ COURSE = sorted(ROOT.glob("notebooks/*.ipynb"))
 
 def text_of(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
-
-
-def without_comments(path: str) -> str:
-    """JSON as VS Code and Dev Containers read it."""
-    return re.sub(r"^\s*//.*$", "", text_of(path), flags=re.MULTILINE)
 
 
 def test_readme_and_every_notebook_name_one_address_and_no_badge_opens_what_is_not_there():
@@ -81,37 +72,6 @@ def test_outside_of_colab_the_cell_does_nothing_and_there_it_clones_the_reposito
     exec(CELL.source, {"get_ipython": lambda: shell})
     clone = "git clone --quiet --depth 1 https://github.com/" + ADDRESS + " /content/course"
     assert done == [f"test -d /content/course || {clone}", ("run", "/content/course/tools/colab.py")]
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_on_colab_torch_stays_as_it_is_or_a_newer_runtime_is_asked_for(monkeypatch, tmp_path, status):
-    called = []
-    monkeypatch.setattr(colab, "ROOT", tmp_path)
-    monkeypatch.setattr(colab.subprocess, "run", lambda command: called.extend(command) or SimpleNamespace(
-        returncode=status))
-    with pytest.raises(SystemExit, match="newer runtime") if status else nullcontext():
-        colab.install(["torch>=2.8", "psutil>=6.0"], "2.9.0+cu126")
-    assert called[-2:] == ["torch>=2.8", "psutil>=6.0"]
-    assert called[called.index("--constraint") + 1].read_text() == "torch==2.9.0+cu126\n"
-
-
-def test_every_way_has_pytorchs_cpu_build_and_the_python_of_the_outputs_and_names_no_owner_that_nobody_gave():
-    assert [way for way in WAYS if re.search(r"github\.com/(?!codespaces/)[\w-]+/[\w-]+", text_of(way))] == []
-    assert all("download.pytorch.org/whl/cpu" in text_of(way)
-               for way in (".devcontainer/devcontainer.json", ".binder/postBuild", "Dockerfile"))
-    pythons = [*re.findall(r"python:(\d\.\d+)", text_of(".devcontainer/devcontainer.json")),
-               *re.findall(r"python=(\d\.\d+)", text_of(".binder/environment.yml")),
-               *re.findall(r"PYTHON=(\d\.\d+)\n", text_of("Dockerfile"))]
-    assert pythons == [PYPROJECT["project"]["requires-python"].removeprefix(">=")] * 3
-
-
-def test_the_devcontainer_calls_what_there_is():
-    settings = json.loads(without_comments(".devcontainer/devcontainer.json"))
-    assert settings["updateContentCommand"] == "make doctor" and "\ndoctor:" in text_of("Makefile")
-    assert settings["customizations"]["vscode"]["extensions"] == json.loads(
-        text_of(".vscode/extensions.json"))["recommendations"]
-    vscode = json.loads(without_comments(".vscode/settings.json"))
-    assert vscode["python.defaultInterpreterPath"].endswith(".venv/bin/python")
 
 
 def test_docker_carries_no_marks_keys_or_copies_of_this_machine():

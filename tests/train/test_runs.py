@@ -59,16 +59,6 @@ def test_what_cannot_go_on_is_refused_in_the_options_words_with_both_ways_out_an
     assert names() == ["step_00000001", "step_00000002"] and run_of(checkpoint.latest("a")) != first
 
 
-def test_a_run_that_goes_back_prunes_by_time_and_goes_on_from_what_it_wrote_last(command):
-    command("--steps 6 --save a --save-every 2")
-    command("--steps 3 --save a --resume a/step_00000002 --save-every 1 --keep 1")
-    assert names() == ["step_00000003"]
-    command("--steps 6 --save b --save-every 2")
-    command("--steps 3 --save b --resume b/step_00000002 --keep 3")
-    command("--steps 4 --resume b")
-    assert "on from b/step_00000003" in command.said()
-
-
 def cut_short(path):
     path.write_bytes(path.read_bytes()[:-1])
 

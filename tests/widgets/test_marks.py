@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from course_lib import facts, pipeline_parallel, widgets
 from course_lib.collectives.plan import plan
-from course_lib.costs.activations import activation_bytes_per_layer, activation_terms
-from course_lib.costs.memory import device_memory
+from course_lib.costs.flops import activation_bytes_per_layer, activation_terms
+from course_lib.costs.memory import MIB, device_memory
 from course_lib.costs.network import network_of
-from course_lib.costs.overlap import MACHINES, MIB, MODELS, simulate_overlap
+from course_lib.costs.overlap import MACHINES, MODELS, simulate_overlap
 from course_lib.costs.scaling import simulate_stragglers
 from course_lib.costs.splitting import visible_pairs
 from course_lib.hybrid_parallel.layout import ParallelLayout
@@ -43,7 +43,7 @@ SHAPES = {"half a node": (4, 1), "one node": (8, 1), "two whole nodes": (16, 1),
 def activation_memory(read, model, tokens, split, recompute):
     t = {"t = 4": 4, "t = 8": 8}.get(split[-5:], 1)
     sequence, shape = "sequence" in split, facts.model(model).shape
-    at, dropout = read.ticks(), shape.biases
+    at, dropout = read.ticks(), shape.learned_positions
     for number, term in enumerate(activation_terms(shape, 1, tokens, dropout=dropout)):
         kept = 0 if recompute == "full" and number else term.bytes_on_rank(recompute, t, sequence)
         read.rect(f"{term.name} in all", at.span(0, term.num_bytes), role="room")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.costs.mixture import dropped_rows
+from course_lib.costs.splitting import dropped_rows
 from course_lib.expert_parallel import capacity_mask
 from course_lib.facts import model
 from course_lib.hybrid_parallel.layout import ParallelLayout

@@ -85,10 +85,10 @@ def test_the_smallest_and_the_largest_schedule_and_one_by_hand_have_a_picture():
         assert width > 900 and height > 250 and colours > 4
 
 
-def test_schedules_and_simulations_draw_themselves_with_a_headline_and_in_one_unit():
-    alone, both = simulate(one_f_one_b(4, 8)), schedule_picture(one_f_one_b(4, 8), interleaved_1f1b(4, 8, 2))
+def test_schedules_and_simulations_are_drawn_with_a_headline_and_in_one_unit():
+    alone, both = schedule_picture(one_f_one_b(4, 8)), schedule_picture(one_f_one_b(4, 8), interleaved_1f1b(4, 8, 2))
     data = alone._repr_mimebundle_()
-    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"] == picture_of([alone]).png()
+    assert data["text/plain"].startswith("1F1B, 4 ranks") and data["image/png"][:4] == b"\x89PNG"
     assert picture_of([simulate(zb_h2(4, 8))]).figure().axes[0].get_title(loc="left").endswith(
         "12.5% of the ideal time; 0.0% between a rank's own start and end")
     assert both.headline == "idle: 1F1B 27%, interleaved 1F1B 16%"
@@ -100,7 +100,7 @@ def test_schedules_and_simulations_draw_themselves_with_a_headline_and_in_one_un
     assert repr(both.shows("ZB-H1 is idle less", holds=True)) == f"Schedules: ZB-H1 is idle less ({both!r})"
     assert repr(both.shows("1F1B is", holds=False)).startswith("Schedules: not seen here: 1F1B is (1F1B, 4 ranks")
     empty_rank = Schedule("one", 1, ((0,),), ((Action("F", 0), Action("B", 0)),))
-    assert simulate(empty_rank, 0, 0, 0).png()[:4] == b"\x89PNG"
+    assert schedule_picture(simulate(empty_rank, 0, 0, 0)).png()[:4] == b"\x89PNG"
 
 
 def test_a_measured_step_is_drawn_under_its_plan():

@@ -6,17 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.widgets import TeamView
+from course_lib.widgets import TeamView, team_view
 from course_lib.widgets.base import BadParameter
-from course_lib.widgets.team_view import (
-    ALL_NAMES,
-    COLUMNS,
-    ROWS,
-    differing_elements,
-    follow,
-    made_up_snapshot,
-    names_in,
-)
 
 
 class StoodInTeam:
@@ -25,22 +16,23 @@ class StoodInTeam:
     is_busy, alive = False, [0, 1]
 
     def __init__(self):
-        self.held = {int(rank): held for rank, held in made_up_snapshot()["ranks"].items()}
+        self.held = {int(rank): held for rank, held in team_view.made_up_snapshot()["ranks"].items()}
 
     def snapshot(self):
         return deepcopy(self.held)
 
 
 def test_elements_that_differ_are_those_of_which_not_all_ranks_have_the_same():
-    snapshot = made_up_snapshot()
+    snapshot = team_view.made_up_snapshot()
     first, second = (snapshot["ranks"][rank]["names"][1] for rank in "01")
-    assert differing_elements(snapshot, "x") == set() and len(differing_elements(snapshot, "weight")) == 16
+    assert team_view.differing_elements(snapshot, "x") == set()
+    assert len(team_view.differing_elements(snapshot, "weight")) == 16
     second["values"][0][2] = 7.0
-    assert differing_elements(snapshot, "x") == {(0, 2)}
+    assert team_view.differing_elements(snapshot, "x") == {(0, 2)}
     second["values"] = [[1.0, 2.0]]
-    assert differing_elements(snapshot, "x") == {(0, 2), (0, 3)}, "which rank 1 does not have"
+    assert team_view.differing_elements(snapshot, "x") == {(0, 2), (0, 3)}, "which rank 1 does not have"
     first["values"] = second["values"] = [[float("nan")]]
-    assert differing_elements(snapshot, "x") == set()
+    assert team_view.differing_elements(snapshot, "x") == set()
 
 
 def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_gone():
@@ -53,11 +45,11 @@ def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_go
             assert event == "post_run_cell"
             callback(None)
 
-    view = TeamView(snapshot=made_up_snapshot(), name="weight")
-    follow(view, team, SimpleNamespace(events=events))
+    view = TeamView(snapshot=team_view.made_up_snapshot(), name="weight")
+    team_view.follow(view, team, SimpleNamespace(events=events))
     team.held[0]["names"][0]["name"] = team.held[1]["names"][0]["name"] = "cut"
     run_cell()
-    assert view.name == ALL_NAMES and names_in(view.snapshot) == ["cut", "x", "loss"]
+    assert view.name == team_view.ALL_NAMES and team_view.names_in(view.snapshot) == ["cut", "x", "loss"]
     assert "cut" in view.current_scene().alternative
     for team.is_busy, team.alive in ((True, [0, 1]), (False, [])):  # at work it stays as it was, and closed
         team.held = {}
@@ -71,7 +63,7 @@ def test_a_view_follows_its_team_from_cell_to_cell_and_forgets_a_name_that_is_go
 
 def test_a_view_of_a_team_opens_at_the_tensor_that_is_named_and_refuses_one_that_no_rank_has():
     team = StoodInTeam()
-    assert TeamView.of(team).name == ALL_NAMES
+    assert TeamView.of(team).name == team_view.ALL_NAMES
     assert TeamView.of(team, "weight").current_scene().headline == "In weight 16 of 16 elements differ between ranks"
     with pytest.raises(BadParameter, match="name='bias': expected one of"):
         TeamView.of(team, "bias")
@@ -79,7 +71,7 @@ def test_a_view_of_a_team_opens_at_the_tensor_that_is_named_and_refuses_one_that
 
 def test_a_team_without_ranks_and_one_with_many_have_a_picture():
     assert TeamView(snapshot={"ranks": {}}).current_scene().headline == "no rank is alive"
-    held = made_up_snapshot()["ranks"]["0"]
-    held["names"][0]["values"] = [[float(row * column) for column in range(COLUMNS)] for row in range(ROWS)]
+    held = team_view.made_up_snapshot()["ranks"]["0"]
+    held["names"][0]["values"] = [[0.5] * team_view.COLUMNS for _ in range(team_view.ROWS)]
     view = TeamView("weight", {"ranks": {str(rank): held for rank in range(12)}})
     assert view.current_scene().detail.endswith("the first 8 of 12 are shown") and view.picture() is not None

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.costs.memory import Memory
+from course_lib.costs.sharding import sent_bytes
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import launch, record_communication, record_memory, record_timeline, span
 from course_lib.zero import device_memory, held_bytes, step_peak, watch
@@ -122,6 +123,7 @@ def test_micro_batches_cost_stage_1_nothing_and_the_others_a_reduce_scatter_each
                 backward(model, number)
             optimizer.step()
         assert log.sent_bytes == messages * M / 2, (stage, how)
+        assert how or log.sent_bytes == sent_bytes(M / 4, 2, stage, bytes_per_number=4, micro_batches=3), stage
 
 
 @on_ranks(2)

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.costs.activations import activation_bytes
-from course_lib.costs.flops import matmul_seconds, recomputed_flops, step_flops, utilisation
+from course_lib.costs.flops import activation_bytes, matmul_seconds, recomputed_flops, step_flops, utilisation
 from course_lib.facts import Accelerator, reported_as
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.gpt import causal_attention

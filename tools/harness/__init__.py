@@ -3,6 +3,6 @@
     kernels.py  kernels that are reached through files, for whatever starts many of them beside many ranks
     kernel.py   a real kernel, cell by cell, as a reader's notebook has one
     browser.py  a real JupyterLab and a page in it
-    needs.py    which cells of a notebook have to run so that those that launch can
+    needs.py    which cells launch, and the names that a cell reads
     pretend/    a GPU on machines without one
 """

@@ -2,10 +2,6 @@
 
     sources.py     build/site_source: the tree's own pages and notebooks under their own names, and what is generated
     outputs.py     recorded outputs as HTML: pictures in files of their own, widgets and predictions as figures
-    widgets.py     which widget, with which settings, a recorded picture shows
-    exercises.py   what a page adds to an exercise: where ranks come from, hints, and answers in words, folded
-    facts.py       every number of course_lib.facts in a table, with its source
-    api.py         a page for each package, of its public names
     listings.py    the source files, each line with an address
     conf.py        Sphinx's settings, and when it calls us
     check.py       what every built page must be: links that lead somewhere, nothing from another host

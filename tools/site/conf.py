@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 from sphinx.util import logging  # noqa: E402
 
 from course_lib.lazy import load_on_use  # noqa: E402, F401 - the tree on this path, and no other
-from tools.site import api, check, listings, sources  # noqa: E402
+from tools.site import check, listings, sources  # noqa: E402
 from tools.site.live.build import build as build_live  # noqa: E402
 
 project = "Training large models on many devices"
@@ -99,7 +99,7 @@ def linkcode_resolve(domain, info):
 
 def show_docstring(app, what, name, obj, options, lines):
     """Docstrings are plain text."""
-    lines[:] = api.as_rst(lines)
+    lines[:] = sources.as_rst(lines)
 
 
 def link_sources(app, doctree, docname):

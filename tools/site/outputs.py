@@ -4,18 +4,24 @@ A figure has what tools/site/live needs to let it move, and holds what stands th
 
     <figure class="course-widget" data-class="ZeroMemory" data-module="course_lib.widgets.zero_memory"
             data-settings='{"model": ...}'> the recorded picture, its sentence </figure>
-    <figure class="course-timeline" data-trace="../pictures/... .json" data-colours='{"compute": ...}'>
-            the recorded picture, a link to the file for Perfetto </figure>
+    <figure class="course-timeline"> the recorded picture, a link to the file for Perfetto </figure>
     <figure class="course-prediction" data-question=... data-unit=... data-options='[...]'> the question </figure>
     <figure class="course-answer" data-question=... data-measured=...> what came out </figure>
+
+A notebook stores a widget's picture and its sentence. The sentence begins with the name of the class, and the cell
+above has the call, so nothing else has to be recorded: the call's arguments are read, a widget is made with them, and
+its sentence must be the recorded one.
 """
 
+import ast
 import base64
 import hashlib
+import importlib
 import json
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import nbformat
@@ -24,12 +30,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from course_lib.pictures.palette import MAGENTA
-from course_lib.runtime.instruments.pictures import span_colours
+from course_lib import widgets
 from course_lib.runtime.instruments.timeline import TRACE
+from course_lib.widgets.base import Explorable
 from tools.pages import TEMPLATE_FOLDER, Poll, polls_in
 from tools.site.listings import address_of, line_of
-from tools.site.widgets import class_named, first_state, recorded_settings
 
 PICTURES = "pictures"  # a folder of the site
 TEMPLATES = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE_FOLDER), autoescape=True)
@@ -74,7 +79,7 @@ def render_data(source: str, data: NotebookNode, metadata: NotebookNode, polls: 
 
 def picture(source: str, sentence: str, png: bytes, trace: str | None, pictures: Path, up: str) -> str:
     """An <img> with its sentence as text alternative, in a figure where a widget can take its place; that of a timeline
-    over its events, in a file that a page can draw, and Perfetto too.
+    over a link to its events, in a file for Perfetto.
     """
     width, height = struct.unpack(">II", png[16:24])
     # matplotlib's own text says nothing; the cell below or above does
@@ -87,11 +92,8 @@ def picture(source: str, sentence: str, png: bytes, trace: str | None, pictures:
         given |= {"widget": widget, "settings": settings,
                   "first": first_state(widget.__module__, widget.__name__, settings)}
     if trace:
-        spans = dict.fromkeys(event["name"] for event in json.loads(trace)["traceEvents"]
-                              if event.get("cat") == "compute")
         given |= {"kind": "timeline", "trace": f"{up}{PICTURES}/{put(trace.encode(), pictures, 'json')}",
-                  "kilobytes": round(len(trace) / 1000),
-                  "colours": {"compute": span_colours(list(spans)), "communication": MAGENTA}}
+                  "kilobytes": round(len(trace) / 1000)}
     return OUTPUT.render(given)
 
 
@@ -125,3 +127,55 @@ def listing(page: str, text: str, up: str) -> str:
             linked = linked.replace(name, f'<a href="{up}{address}{f"#L-{line}" * bool(line)}">{name}</a>')
     # A difference keeps the colours of its lines; other code gets those of the page.
     return linked + (page[heading.end():] if heading[2] else highlight(code, PythonLexer(), HtmlFormatter()))
+
+
+# Which widget, with which settings, a recorded picture shows
+
+class NotTheRecordedWidget(Exception):
+    """The call in the cell gives another widget than the recorded one."""
+
+
+def class_named(sentence: str) -> type[Explorable] | None:
+    """The widget whose sentence this is; None where it is another output."""
+    name = sentence.split(",", 1)[0]
+    found = getattr(widgets, name, None) if name in widgets.__all__ else None
+    return found if isinstance(found, type) and issubclass(found, Explorable) else None
+
+
+def calls_of(name: str, source: str) -> list[ast.Call]:
+    """The calls of `name` or of something's `.name` in the source."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)
+            and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))]
+
+
+def recorded_settings(widget: type[Explorable], source: str, sentence: str) -> dict[str, Any] | None:
+    """All settings of the recorded widget, those that the cell leaves out too; None where it was not made by a call
+    with written-out arguments, such as a TeamView, which needs the ranks.
+
+    NotTheRecordedWidget where that call gives another sentence.
+    """
+    calls = calls_of(widget.__name__, source)
+    if len(calls) != 1:
+        return None
+    try:
+        values = [ast.literal_eval(each) for each in calls[0].args]
+        named = {each.arg: ast.literal_eval(each.value) for each in calls[0].keywords}
+    except ValueError:
+        return None
+    shown = widget(*values, **named)
+    if shown.sentence() != sentence:
+        raise NotTheRecordedWidget(f"{ast.unparse(calls[0])} says {shown.sentence()!r}, recorded is {sentence!r}")
+    return {name: getattr(shown, name) for name in widget.controls}
+
+
+def first_state(module: str, name: str, settings: dict[str, Any]) -> str:
+    """All that Python tells the browser of a new widget, as JSON that may stand in a <script> of a page."""
+    widget = getattr(importlib.import_module(module), name)(**settings)
+    names = [name for name in widget.trait_names(sync=True) if own(widget, name)]
+    return json.dumps({name: getattr(widget, name) for name in names}, ensure_ascii=False).replace("</", "<\\/")
+
+
+def own(widget: Any, trait: str) -> bool:
+    """Whether a trait is the widget's own: ipywidgets and anywidget add some, and scripts, which a page has once."""
+    kinds = [kind for kind in type(widget).__mro__ if kind.__module__.startswith("course_lib.")]
+    return not trait.startswith("_") and any(trait in vars(kind) for kind in kinds)

@@ -12,8 +12,7 @@ from playwright.sync_api import Browser
 from tests.browser.conftest import VIEWPORT, chromium, chromium_address, chromium_path  # noqa: F401
 from tests.site.live.every_page import Look
 from tests.site.live.page import EVERY, QUESTIONS, Opened, figure, question, served, write_page
-from tools.site.live.build import build
-from tools.site.live.pyodide import NoPyodide, fetch
+from tools.site.live.build import NoPyodide, build, fetch_pyodide
 
 PAGES = {
     "all": [*map(figure, EVERY), *(question(words, *how) for words, how in QUESTIONS.items())],
@@ -29,7 +28,7 @@ PAGES = {
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a site with PAGES."""
     try:
-        fetch()
+        fetch_pyodide()
     except NoPyodide as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("site")

@@ -2,18 +2,16 @@
 
 From a plain static server, each page: no error on the console, no file from elsewhere, axe-core without serious
 findings in light and in dark, 360 pixels wide. Every widget on it: each control moved by keys, and what is drawn then
-compared with Python's; every timeline zoomed into, its boxes counted. Exit status 1 where something is not so.
+compared with Python's. Exit status 1 where something is not so.
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import BrowserContext, sync_playwright
 
 from tests.site.live.page import Opened, served
 from tests.site.live.widget_on_page import move_all_controls, require_what_python_draws
@@ -54,7 +52,6 @@ class Look:
                     found["moves"] += move_all_controls(page, name)
                 except AssertionError as error:
                     fault("differ from Python", f"{name}: {error}")
-            self.zoom(page, fault)
             found["predictions"] += page.locator("figure.course-prediction .prediction").count()
             found["pages seen by axe-core"] += with_axe
             for theme in ("light", "dark") if with_axe else ():
@@ -69,18 +66,6 @@ class Look:
                 fault("console errors", words)
         finally:
             page.close()
-
-    def zoom(self, page: Page, fault: Callable) -> None:
-        """Each timeline shows all events of its file."""
-        for figure in page.locator("figure.course-timeline").all():
-            self.counts["timelines"] += 1
-            figure.get_by_role("button", name="Zoom into it").click()
-            figure.locator("svg [data-event]").first.wait_for()
-            file = page.request.get(page.evaluate("([file, at]) => new URL(file, at).href", [
-                figure.get_attribute("data-trace"), page.url]))
-            events = [each for each in json.loads(file.text())["traceEvents"] if each["ph"] == "X"]
-            if (drawn := figure.locator("svg [data-event]").count()) != len(events):
-                fault("differ from Python", f"a timeline draws {drawn} of {len(events)} events")
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from playwright.sync_api import BrowserContext
 
 from course_lib import widgets
 from tools.site.live.build import classes
-from tools.site.widgets import first_state
+from tools.site.outputs import first_state
 
 EVERY = [kind.__name__ for kind in classes() if kind is not widgets.Prediction]
 QUESTIONS = {"How many bytes does each rank send?": ("bytes", []), "Which is faster?": ("", ["ring", "tree"])}

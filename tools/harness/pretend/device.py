@@ -13,7 +13,7 @@ import torch.cuda.nccl
 import torch.distributed.distributed_c10d as c10d
 
 from tools.harness.pretend.build import load
-from tools.harness.pretend.modes import REFUSED_BY_NCCL, Mode
+from tools.harness.pretend.modes import REFUSED_BY_GLOO, REFUSED_BY_NCCL, Mode
 
 NAME = "gpu"
 
@@ -28,7 +28,7 @@ def install(mode: Mode, index: int) -> None:
         torch.utils.generate_methods_for_privateuse1_backend()
         # module.to(device) keeps its parameters as they are known to others (tied ones, an optimiser's), as with CUDA.
         torch.__future__.set_swap_module_params_on_conversion(True)
-        install_backends(extension, mode)
+        install_backends(extension)
     extension.set_device(index % mode.num_gpus)
 
 
@@ -82,14 +82,14 @@ def device_module(extension: types.ModuleType) -> types.ModuleType:
     return module
 
 
-def install_backends(extension: types.ModuleType, mode: Mode) -> None:
+def install_backends(extension: types.ModuleType) -> None:
     """torch.distributed's own names for backends, on pretended wires."""
     gloo, kinds, register = c10d.ProcessGroupGloo, c10d.ProcessGroup.BackendType, c10d.ProcessGroup._register_backend
 
     def register_backend(group: Any, device: torch.device, kind: Any, backend: Any) -> None:
         """gloo itself for the host's tensors, which torch's DDP asks for its threads; a wire around it for a GPU's."""
         if device.type == NAME and kind == kinds.GLOO:
-            kind, backend = kinds.CUSTOM, extension.Wire(backend, "gloo", False, set(mode.gloo_refuses))
+            kind, backend = kinds.CUSTOM, extension.Wire(backend, "gloo", False, set(REFUSED_BY_GLOO))
         register(group, device, kind, backend)
 
     class Options:
@@ -103,9 +103,7 @@ def install_backends(extension: types.ModuleType, mode: Mode) -> None:
         """NCCL, which takes no tensors of the host."""
 
         def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
-            # In mode "any" calls wait: that wire is there to refuse nothing and to hide nothing.
-            name, refused = ("any", set()) if mode.nccl_takes_cpu else ("nccl", set(REFUSED_BY_NCCL))
-            super().__init__(gloo(store, rank, size, options._timeout), name, not mode.nccl_takes_cpu, refused)
+            super().__init__(gloo(store, rank, size, options._timeout), "nccl", True, set(REFUSED_BY_NCCL))
 
     PretendedNCCL.Options = Options
     c10d.ProcessGroupNCCL = PretendedNCCL
@@ -114,5 +112,4 @@ def install_backends(extension: types.ModuleType, mode: Mode) -> None:
     c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     torch.cuda.nccl.version = lambda: (0, 0, 0)  # torch.distributed logs it with every error of a communication call
     c10d.Backend.default_device_backend_map[NAME] = "nccl"
-    c10d.Backend.backend_capability |= {"gloo": ["cpu", NAME],
-                                        "nccl": ["cpu", NAME] if mode.nccl_takes_cpu else [NAME]}
+    c10d.Backend.backend_capability |= {"gloo": ["cpu", NAME], "nccl": [NAME]}

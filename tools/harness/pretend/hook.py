@@ -31,8 +31,6 @@ def pretended(mode: Mode) -> Iterator[None]:
 
     def choose(backend: str, device: str, ranks_here: int) -> str:
         backend = mode.auto if (backend, device) == ("auto", "auto") and mode.auto else backend
-        if backend == "nccl" and mode.nccl_takes_cpu:  # ranks may share a GPU there
-            return backend
         return chosen(backend, device, ranks_here)
 
     if mode.num_gpus == 0:

@@ -18,8 +18,6 @@ class Mode:
     name: str
     num_gpus: int
     auto: str | None = None  # the backend that launch's "auto" stands for; None: what launch chooses itself
-    nccl_takes_cpu: bool = False
-    gloo_refuses: tuple[str, ...] = REFUSED_BY_GLOO
 
 
 MODES = {
@@ -29,9 +27,6 @@ MODES = {
         Mode("shared", 0, auto="gloo-cuda"),  # nothing is pretended: a notebook's ranks share this machine's own GPU
         Mode("nccl", 4),
         Mode("gloo-cuda", 1, auto="gloo-cuda"),
-        # Every wire takes either kind of tensor, waits and refuses nothing: what still fails is no matter of the wire.
-        Mode("any", 4, auto="nccl", nccl_takes_cpu=True, gloo_refuses=()),
         Mode("laptop", 1),  # one GPU: NCCL for one rank, gloo for more, and libraries see the GPU all the same
     )
 }
-"""A mode by name. `auto` of "any" asks for NCCL also where there are more ranks than GPUs: ranks then share them."""

@@ -1,7 +1,12 @@
-"""Write all that a page needs for its widgets to move."""
+"""Write all that a page needs for its widgets to move; Pyodide, CPython compiled for browsers, as npm has it."""
 
+import base64
+import hashlib
 import json
 import shutil
+import subprocess
+import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import files
@@ -13,18 +18,66 @@ from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, MODELS
 from course_lib.planner.command import DESCRIPTION, parser
 from course_lib.planner.constants import SOFTWARE
 from course_lib.widgets.base import StaticView
-from tools.site.live import pyodide
 
+# Pyodide, as its npm package has it. The only place that names its version
+
+VERSION = "314.0.7"  # Python 3.14
+INTEGRITY = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "README.md")
+LOCK = "pyodide-lock.json"
 ROOT = Path(__file__).resolve().parents[3]
+CACHE = ROOT / "build" / "npm"
+
+
+class NoPyodide(Exception):
+    """The package cannot be had, or is another one than was expected."""
+
+
+def unpack_pyodide(into: Path) -> None:
+    """Write the files that a page needs into the folder `into`."""
+    into.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fetch_pyodide()) as package:
+        for name in FILES:
+            with package.extractfile(f"package/{name}") as source, open(into / name, "wb") as target:
+                shutil.copyfileobj(source, target)
+        # No package of its list is loaded here; Pyodide wants to know the list's own version all the same.
+        lock = json.load(package.extractfile(f"package/{LOCK}"))
+    (into / LOCK).write_text(json.dumps({**lock, "packages": {}}), encoding="utf-8")
+
+
+def fetch_pyodide(cache: Path = CACHE) -> Path:
+    """The package as npm has it, fetched once. NoPyodide where that cannot be."""
+    package = cache / f"pyodide-{VERSION}.tgz"
+    if not package.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise NoPyodide("npm was not found: install Node.js (Debian: apt-get install npm), which fetches Pyodide")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            done = subprocess.run([npm, "pack", f"pyodide@{VERSION}", "--silent"], cwd=folder, capture_output=True,
+                                  text=True, check=False)
+            packed = Path(folder, package.name)
+            if done.returncode or not packed.exists():
+                raise NoPyodide(f"npm pack pyodide@{VERSION} did not succeed:\n{done.stderr}")
+            packed.replace(package)  # whole or not at all: tests in other processes look for it
+    found = "sha512-" + base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode()
+    if found != INTEGRITY:
+        raise NoPyodide(f"{package} is not the package that was tested: its hash is {found}, expected {INTEGRITY}; "
+                        "delete it to fetch it again")
+    return package
+
+
+# What a page loads
+
 BROWSER = Path(__file__).parent / "browser"
-SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "timeline.js", "worker.js")
+SCRIPTS = ("live.js", "nodes.js", "model.js", "python.js", "planner.js", "worker.js")
 
 
 def build(dest: Path) -> None:
     """Make the folder `dest` anew."""
     shutil.rmtree(dest, ignore_errors=True)
     (dest / "widgets").mkdir(parents=True)
-    pyodide.unpack(dest / "pyodide")
+    unpack_pyodide(dest / "pyodide")
     write_archive(dest / "course.zip")
     kinds = classes()
     for name, script in {script_of(kind): kind._esm for kind in kinds}.items():

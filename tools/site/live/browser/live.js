@@ -4,7 +4,6 @@ import { SCRIPTS } from "./course.js";
 import { makeModel } from "./model.js";
 import { lastLine, make, tell } from "./nodes.js";
 import { LOADING, ask, start } from "./python.js";
-import { offerTimeline } from "./timeline.js";
 
 const HERE = new URL(".", import.meta.url);
 const KEPT = "course prediction: "; // in the browser's storage, before the question
@@ -25,7 +24,6 @@ followTheme();
 document.querySelectorAll("figure.course-widget").forEach(offerWidget);
 document.querySelectorAll("figure.course-prediction").forEach(offerPrediction);
 document.querySelectorAll("figure.course-answer").forEach(offerAnswer);
-document.querySelectorAll("figure.course-timeline").forEach((figure) => styled.then(() => offerTimeline(figure)));
 const planners = document.querySelectorAll(".course-planner");
 if (planners.length) import("./planner.js").then(({ showPlanner }) => styled.then(() => planners.forEach(showPlanner)));
 
