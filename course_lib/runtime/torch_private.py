@@ -25,7 +25,7 @@ __all__ = [
     "after_backend_select", "backward_number", "current_dispatch_mode", "dispatch_key", "flight_recorder_trace",
     "function_modes", "list_groups", "list_operators", "name_new_groups", "replace_attribute",
     "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten",
-    "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
+    "wait_tensor", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
@@ -42,6 +42,11 @@ def list_operators(namespace: str) -> list[OpOverload]:
     """All operators of the dispatcher in a namespace, as this torch has them."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")]
     return [getattr(getattr(torch.ops, namespace), name.partition("::")[2].partition(".")[0]).default for name in names]
+
+
+def wait_tensor() -> OpOverload:
+    """The operator that waits for what a functional collective fills."""
+    return torch.ops._c10d_functional.wait_tensor.default
 
 
 def list_groups() -> list[dist.ProcessGroup]:
@@ -105,3 +110,8 @@ def replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+def remove_library(library: torch.library.Library) -> None:
+    """Take back what `library` has registered."""
+    library._destroy()

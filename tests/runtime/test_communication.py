@@ -1,6 +1,9 @@
 """record_communication: the bytes are those one counts by hand, for every operation and every front end."""
 
+import math
 import pickle
+import threading
+from collections import Counter
 from contextlib import suppress
 from fractions import Fraction
 
@@ -15,7 +18,8 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from course_lib.runtime import launch, record_communication
+from course_lib.runtime import launch, record_communication, record_timeline
+from course_lib.runtime.instruments import wire
 
 
 def record_counts(communicate):
@@ -244,3 +248,100 @@ def test_without_a_process_group_the_log_is_empty_and_says_so():
         torch.ones(2).sum()
     assert (log.ranks, log.events, log.sent_bytes, log.calls()) == ((0,), [], 0, 0)
     assert repr(log) == "CommunicationLog: rank 0 communicated nothing" and log.html() is None
+
+
+# Any thread, any API, never twice; and what the system saw
+
+def call_from_everywhere():
+    """The same sum five ways, of 48 bytes each, and every case from three threads at once."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    world = dist.group.WORLD
+
+    def compiled(x):
+        return functional.all_reduce(x, "sum", world) + 0
+
+    ways = {
+        "dist": lambda: dist.all_reduce(block()),
+        "functional": lambda: functional.wait_tensor(functional.all_reduce(block(), "sum", world)),
+        "compiled": lambda: torch.compile(compiled, backend="eager")(block()),
+        "the group's method": lambda: world.allreduce([block()]).wait(),
+        "the backend's method": lambda: world._get_backend(torch.device("cpu")).allreduce([block()]).wait(),
+    }
+    found = {}
+    for name, call in ways.items():
+        with record_communication() as log, record_timeline() as timeline:
+            call()
+        found[name] = log.calls(), log.sent_bytes, [event.name for event in timeline.events]
+    groups = [dist.new_group() for _ in range(3)]  # a thread each, so that all ranks call in one order
+
+    def all_cases(group):
+        for call in (dist.all_reduce, dist.broadcast):
+            call(block(), **({"src": 0} if call is dist.broadcast else {}), group=group)
+        dist.all_gather_into_tensor(block(12 * n), block(), group=group)
+        dist.reduce_scatter_tensor(block(), block(12 * n), group=group)
+        dist.all_to_all_single(block(12 * n), block(12 * n), group=group)
+        functional.wait_tensor(functional.all_reduce(block(), "sum", group))
+        if r < 2:
+            (dist.send if r == 0 else dist.recv)(block(), 1 - r, group=group)
+
+    with record_communication() as alone:
+        all_cases(groups[0])
+    with record_communication() as together:
+        threads = [threading.Thread(target=all_cases, args=(group,)) for group in groups]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return found, Counter(event.op for event in alone.events), Counter(event.op for event in together.events)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_call_is_counted_once_in_any_thread_and_through_any_api_and_is_a_bar_of_the_timeline(world_size):
+    for found, alone, together in launch(call_from_everywhere, world_size=world_size):
+        assert found == dict.fromkeys(found, (1, Fraction(2 * (world_size - 1), world_size) * 48, ["all_reduce"]))
+        assert len(alone) >= 5 and together == Counter({op: 3 * count for op, count in alone.items()})
+
+
+def writes_on_the_wire():
+    n, r, numbers = dist.get_world_size(), dist.get_rank(), 12 * 40_000
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(numbers)),
+        "all_gather": lambda: dist.all_gather_into_tensor(torch.empty(numbers), torch.ones(numbers // n)),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty(numbers), torch.ones(numbers)),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty(numbers // n), torch.ones(numbers)),
+        "broadcast": lambda: dist.broadcast(torch.ones(numbers), 0),
+        "send": lambda: dist.send(torch.ones(numbers), 1) if r == 0 else r == 1 and dist.recv(torch.ones(numbers), 0),
+    }
+    with record_communication() as log:
+        for call in calls.values():
+            call()
+            dist.barrier()
+    return log
+
+
+@pytest.mark.skipif(wire.read_sockets() is None, reason="nobody counts here")
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_on_the_wire_gloo_sends_what_a_ring_would_but_twice_that_of_a_reduce_scatter(world_size):
+    log = launch(writes_on_the_wire, world_size=world_size, device="cpu").communication
+    M, n = 4 * 12 * 40_000, world_size
+    total = {op: log.wire_bytes(op) / M for op in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter",
+                                                   "broadcast", "send")}
+    as_a_ring = {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "all_to_all": n - 1, "broadcast": n - 1, "send": 1}
+    assert {op: total[op] for op in as_a_ring} == pytest.approx(as_a_ring, rel=0.01)
+    assert total["reduce_scatter"] == pytest.approx(2 * (n - 1), rel=0.01)  # gloo makes an all-reduce of it
+    assert log.wire_bytes() >= sum(log.wire_bytes(op) for op in total)
+    root = log.by_rank(0).wire_bytes("broadcast") / M
+    assert root == pytest.approx(math.ceil(math.log2(n)), rel=0.01)  # a tree, not a ring
+
+
+def test_calls_that_overlap_share_the_wire_and_say_so():
+    def overlap():
+        with record_communication() as log:
+            work = dist.all_reduce(torch.ones(1000), async_op=True)
+            dist.broadcast(torch.ones(10), 0)
+            work.wait()
+        return log
+
+    log = launch(overlap, world_size=2, device="cpu").communication
+    assert log.wire_bytes("all_reduce") is None and log.wire_bytes() > 2 * 4000
+    assert "with others" in log.html() and "on the wire" in log.html()

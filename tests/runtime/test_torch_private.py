@@ -23,6 +23,7 @@ NAMES = {
     "torch._C._dispatch_keyset_full_after": "record_communication and timelines, which stand in front of operators",
     "torch._C._dispatch_get_all_op_names": "record_communication and timelines, which find c10d's operators",
     "torch._C._distributed_c10d.Backend": "record_communication and timelines, which see a backend's own methods",
+    "torch.ops._c10d_functional": "timelines, which see waits for functional collectives",
     "torch.distributed.distributed_c10d._world": "record_communication, which finds the group of a backend",
     "torch.distributed.distributed_c10d._abort_process_group": "start_ranks, which keeps ranks whose collective hangs",
     "torch.distributed.ProcessGroup._start_coalescing": "record_timeline, which sees batch_isend_irecv as one",

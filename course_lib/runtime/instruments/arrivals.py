@@ -27,7 +27,9 @@ from course_lib.runtime.torch_private import (
     after_backend_select,
     list_groups,
     list_operators,
+    remove_library,
     replace_attribute,
+    wait_tensor,
 )
 
 
@@ -73,8 +75,8 @@ def handle_arrivals(handler: Handler, wait_handler: WaitHandler | None = None) -
 
 
 def _install() -> None:
-    library, functional = (torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional"))
-    _removals.extend((library._destroy, functional._destroy))
+    libraries = library, functional = [torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional")]
+    _removals.extend(partial(remove_library, library) for library in libraries)
     functional.impl("wait_tensor", _wait_for, BACKEND_SELECT, with_keyset=True)
     for operator in list_operators("c10d"):
         if "process_group" in names_of(operator):
@@ -98,8 +100,8 @@ def _make_kernel(operator: OpOverload) -> Callable:
 
 
 def _wait_for(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
-    run = partial(torch.ops._c10d_functional.wait_tensor.default.redispatch, after_backend_select(keyset), tensor)
-    for handler in tuple(wait_handlers):
+    run = partial(wait_tensor().redispatch, after_backend_select(keyset), tensor)
+    for handler in tuple(wait_handlers) if type(tensor) is torch.Tensor else ():  # a compiler's has no memory
         run = partial(handler, tensor, run)
     return run()
 
