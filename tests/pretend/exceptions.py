@@ -4,6 +4,8 @@ from tools.cells import Outcome, cell_with
 
 GPUS = ("nccl", "gloo-cuda")
 REASONS = {  # (chapter, text of the cell) -> (modes, why)
+    ("00", "sent.against("): (["nccl"], "nobody counts what NCCL writes"),
+    ("02", "def of_gloo("): (["nccl"], "nobody counts what NCCL writes"),
     ("03", "def under_autocast("): (GPUS, "the pretended device has no autocast"),
     ("06", "def watched("): (
         GPUS, "AdamW keeps its step counts, 208 bytes here, on the host, and the cell asks for the peak on the GPU"),

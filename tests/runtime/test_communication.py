@@ -319,7 +319,7 @@ def writes_on_the_wire():
     return log
 
 
-@pytest.mark.skipif(wire.read_sockets() is None, reason="nobody counts here")
+@pytest.mark.skipif(wire.Sockets().read() is None, reason="nobody counts here")
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_on_the_wire_gloo_sends_what_a_ring_would_but_twice_that_of_a_reduce_scatter(world_size):
     log = launch(writes_on_the_wire, world_size=world_size, device="cpu").communication

@@ -10,11 +10,13 @@ Source: struct tcp_info in include/uapi/linux/tcp.h.
 
 import os
 import socket
+import stat
 import struct
 from collections import Counter
 from typing import Any
 
-from course_lib.runtime import context
+import torch.distributed as dist
+
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.operations import name_of_function
 
@@ -22,35 +24,72 @@ INFO_BYTES = 256
 NOT_SENT_AT, SENT_AT = 144, 200  # u32 not sent yet; u64 sent, u64 of these sent again
 
 
-def read_sockets() -> dict[str, int] | None:
-    """Bytes written to each TCP connection of this process so far, by the socket's name; None where nobody counts."""
-    found = {}
-    try:
-        numbers = os.listdir("/proc/self/fd")
-    except OSError:
-        return None
-    for number in numbers:
+class Sockets:
+    """The TCP connections of this process to other ranks, and what it has written to them so far."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, int] = {}  # by the connection's inode; one that was closed keeps what it had
+        self.open: dict[int, tuple[int, socket.socket]] = {}  # by file descriptor: inode, connection
+        self.num_files = 0  # open files when the connections were looked for
+
+    def read(self) -> int | None:
+        """Bytes written so far; None where nobody counts them."""
         try:
-            name = os.readlink(f"/proc/self/fd/{number}")
-            if not name.startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(number))) as connection:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6) or not is_peers(connection):
-                    continue
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-        except OSError:  # closed meanwhile, or not connected
-            continue
-        if len(info) < SENT_AT + 16:  # a kernel before 4.19, or one that only looks like Linux
+            num_files = os.stat("/proc/self/fd").st_size  # 0 before Linux 6.2
+            if num_files == 0 or num_files != self.num_files or not self._note():
+                self._look()
+                self.num_files = num_files
+                self._note()
+        except (OSError, NotImplementedError):
             return None
-        sent, sent_again = struct.unpack_from("=QQ", info, SENT_AT)
-        found[name] = sent - sent_again + struct.unpack_from("=I", info, NOT_SENT_AT)[0]
-    return found
+        return sum(self.written.values())
+
+    def _look(self) -> None:
+        self.close()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                number = int(name)
+                status = os.fstat(number)
+                if not stat.S_ISSOCK(status.st_mode):
+                    continue
+                connection = socket.socket(fileno=number)
+                if is_to_a_rank(connection):
+                    self.open[number] = status.st_ino, connection
+                else:
+                    connection.detach()
+            except OSError:  # closed meanwhile
+                continue
+
+    def _note(self) -> bool:
+        """Ask each connection; False where one is no longer what it was."""
+        for number, (inode, connection) in self.open.items():
+            try:
+                if os.fstat(number).st_ino != inode:
+                    return False
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+            except OSError:
+                return False
+            if len(info) < SENT_AT + 16:  # Linux before 4.19, or what only looks like it
+                raise NotImplementedError
+            sent, sent_again = struct.unpack_from("=QQ", info, SENT_AT)
+            self.written[inode] = sent - sent_again + struct.unpack_from("=I", info, NOT_SENT_AT)[0]
+        return True
+
+    def close(self) -> None:
+        """Forget the connections, which stay open: they are gloo's."""
+        for _, connection in self.open.values():
+            connection.detach()
+        self.open.clear()
 
 
-def is_peers(connection: socket.socket) -> bool:
-    """Whether another rank is at its other end, and not torchrun's store. OSError where nobody is."""
-    port = connection.getpeername()[1]
-    return connection.type == socket.SOCK_STREAM and str(port) != os.environ.get("MASTER_PORT")
+def is_to_a_rank(connection: socket.socket) -> bool:
+    """Whether another rank is at its other end, and not torchrun's store."""
+    if connection.type != socket.SOCK_STREAM or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        return str(connection.getpeername()[1]) != os.environ.get("MASTER_PORT")
+    except OSError:  # it listens
+        return False
 
 
 class WireCounter:
@@ -60,16 +99,9 @@ class WireCounter:
         self.by_op: Counter[str] = Counter()
         self.under_way: set[int] = set()
         self.ops: set[str] = set()
-        self.known: dict[str, int] = {}  # a connection that was closed keeps what it had
-        self.counts = context.device().type == "cpu" and self.read() is not None
-
-    def read(self) -> int | None:
-        """Bytes that this rank has written so far."""
-        found = read_sockets()
-        if found is None:
-            return None
-        self.known |= found
-        return sum(self.known.values())
+        self.sockets = Sockets()
+        self.read = self.sockets.read
+        self.counts = dist.is_initialized() and "nccl" not in dist.get_backend_config() and self.read() is not None
 
     def begin_call(self, call: GroupCall) -> None:
         if self.counts:
@@ -95,4 +127,5 @@ class WireCounter:
         if self.under_way:
             self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
             self.under_way.clear()
+        self.sockets.close()
         return dict(self.by_op) if self.counts else None
