@@ -128,7 +128,7 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     arguments = command.parse_args(words)
     try:
         if arguments.mine:
-            from course_lib.mine.answers import run_command  # which brings the exercises
+            from course_lib.mine.yours import run_command  # which brings the exercises
 
             return run_command(arguments, command.get_default, check(arguments), config_of(arguments))
         layout = check(arguments)

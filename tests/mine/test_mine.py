@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.grading import recorded
 from course_lib.mine import HOLES, Answers, find, loop, model, run
-from course_lib.mine.answers import NAMES, read_cells
+from course_lib.mine.yours import NAMES, read_cells
 from course_lib.reference import GPTConfig
 from course_lib.runtime import Deadlock, RankFailed
 from course_lib.train import main
