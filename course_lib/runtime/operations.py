@@ -16,8 +16,8 @@ the functional collectives under DTensor. A row has all of them:
         n  ranks in the group
         r  this rank in the group; root: the root in the group
 
-Bytes sent follow the ring convention, as NCCL's bus bandwidth does, but exactly for every single rank: summed over the
-group they are what crosses all the links of a ring.
+Bytes sent are counted as a ring would send them, as NCCL's bus bandwidth is, but exactly for every single rank: summed
+over the group they are what crosses all the links of a ring. What a backend really sends is wire.py's to say.
 Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 
 Whether a call returns at once is no matter of the operation but of the backend: backends.returns_at_once.
