@@ -345,3 +345,19 @@ def test_calls_that_overlap_share_the_wire_and_say_so():
     log = launch(overlap, world_size=2, device="cpu").communication
     assert log.wire_bytes("all_reduce") is None and log.wire_bytes() > 2 * 4000
     assert "with others" in log.html() and "on the wire" in log.html()
+
+
+def stands_in_front():
+    return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
+
+
+def test_while_nobody_records_nothing_stands_in_front_of_an_operator():
+    def look():
+        before = stands_in_front()
+        with record_communication(), record_timeline():
+            inside = stands_in_front()
+        with suppress(RuntimeError), record_communication():
+            raise RuntimeError("in the middle")
+        return before, inside, stands_in_front()
+
+    assert launch(look, world_size=1, device="cpu") == [(False, True, False)]
