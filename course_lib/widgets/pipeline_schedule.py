@@ -312,5 +312,14 @@ class PipelineSchedule(Explorable, draw=scene_of, script="pipeline_schedule.js")
 
     @property
     def schedule(self) -> Schedule:
-        """What is shown, as data: `validate` it, `simulate` it, or run it on ranks."""
+        """What is shown, as data: `validate` it, `simulate` it, run it on ranks. Set it to go on from there by hand."""
         return schedule_of(self.settings())
+
+    @schedule.setter
+    def schedule(self, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise BadParameter(f"schedule={schedule!r}: expected a Schedule")
+        with self.hold_trait_notifications():
+            self.p, self.m, self.order = schedule.num_ranks, schedule.num_microbatches, BY_HAND
+            self.stages = [list(chunks) for chunks in schedule.stages]
+            self.placed = [[str(action) for action in lane] for lane in schedule.actions]
