@@ -11,8 +11,11 @@ Then a small model in float64 whose gradients are looked at, and forward and bac
 """
 
 import operator
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +28,45 @@ Gradients = dict[str, Any]  # by the parameter's name; None where there is none
 Leaves = dict[str, Tensor]
 UNCOUNTED = ("sent a message whose bytes cannot be counted, as those of a sparse tensor: send the numbers and their "
              "places as two dense tensors")
+
+
+class OutOfTime(BaseException):
+    """The answer has computed for longer than any right one. No Exception: answers catch these."""
+
+
+@contextmanager
+def limit_computing(limit_s: float) -> Iterator[None]:
+    """Raises OutOfTime in the block, of the main thread, after `limit_s` CPU seconds of this process, imports left out.
+
+    A busy machine changes nothing: who has no core spends nothing. Windows does not count.
+    """
+    left_s, tick_s = limit_s, min(0.5, limit_s / 4)
+
+    def tick(_: int, frame: FrameType | None) -> None:
+        nonlocal left_s
+        left_s -= 0 if is_importing(frame) else tick_s
+        if left_s <= 0:  # once more at each tick: the answer may catch it
+            raise OutOfTime(f"did not finish within {limit_s:g} s of computing, imports not counted. Does a loop never "
+                            "end?")
+
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, tick)
+    signal.siginterrupt(signal.SIGPROF, False)  # of the backend no call is cut short
+    signal.setitimer(signal.ITIMER_PROF, tick_s, tick_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether `frame` is inside of an import statement."""
+    while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
 
 
 def plain(value: Any) -> Any:
