@@ -156,6 +156,7 @@ class Happenings:
                 break
         self.order.append(["gradient", 0])
         self.num_gradients, self.settling = self.num_gradients + 1, False
+        self.held.clear()  # here: until they notice they are at work
 
     def begin_call(self, call: pending.GroupCall) -> None:
         self.order.append(["begin", call.num_bytes])
