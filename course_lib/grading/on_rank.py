@@ -71,6 +71,8 @@ def is_importing(frame: FrameType | None) -> bool:
 
 def plain(value: Any) -> Any:
     """`value` as data, on the rank: a copy of a tensor, None, or words that say what else it is."""
+    if hasattr(value, "trigger_wait"):  # of a functional collective, which whoever uses it waits for
+        value = value.trigger_wait()
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
         dense = value.detach()
         return dense.to("cpu", copy=True).contiguous() if dense.layout is torch.strided else f"a {dense.layout} tensor"

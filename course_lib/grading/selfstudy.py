@@ -29,15 +29,8 @@ from course_lib.grading.report import Report, Verdict, keep
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
 from course_lib.grading.trusted.inside.student_code import ASKED, own_answers
-from course_lib.runtime import (
-    Deadlock,
-    LaunchError,
-    LaunchTimeout,
-    RankFailed,
-    Results,
-    launch,
-    record_communication,
-)
+from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, Results, launch, record_communication
+from course_lib.runtime.errors import RankFailed
 from course_lib.runtime.instruments.communication import CommunicationLog
 
 Attempts = Callable[[Exercise, Callable, Trial], Results]  # `attempt` on the ranks of a trial; raises LaunchError

@@ -44,7 +44,7 @@ def average_with_rows_as_objects(model, num_rows):
 def average_functional(model, num_rows):
     share = num_rows / functional.all_reduce(torch.tensor(float(num_rows)), "sum", dist.group.WORLD)
     for parameter in with_gradients(model):
-        parameter.grad = functional.wait_tensor(functional.all_reduce(parameter.grad * share, "sum", dist.group.WORLD))
+        parameter.grad = functional.all_reduce(parameter.grad * share, "sum", dist.group.WORLD)  # waits when it is used
 
 
 def weighed(parameter, share):
@@ -371,6 +371,16 @@ def bucketed_forgets_the_way_back(model, cap_bytes):
 def bucketed_takes_apart_in_the_models_order(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes), lambda bucket, flat: in_order(bucket[::-1], flat),
            dist.get_world_size())
+
+
+@wrong("3.3", "the messages have")
+def bucketed_gathered_by_functional_collectives(model, cap_bytes):
+    def mean(flat):
+        of_all = functional.all_gather_tensor(flat, 0, dist.group.WORLD)
+        return of_all.view(dist.get_world_size(), -1).mean(0)
+
+    for bucket in gradient_buckets(model, cap_bytes):
+        in_order(bucket, mean(torch.cat([gradient.flatten() for gradient in bucket])))
 
 
 @wrong("3.3", "the buckets are right, but only the last one is written back: each has to be taken apart")

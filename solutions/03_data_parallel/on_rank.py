@@ -149,8 +149,9 @@ class Happenings:
 
     def gradient(self, _: Tensor) -> None:
         """The first hook of a parameter: its gradient is computed."""
+        self.main = threading.current_thread()  # of this step, whatever thread that is
         until, self.settling = time.monotonic() + PATIENCE_S, True
-        while (threads := set(threading.enumerate()) - self.others) and time.monotonic() < until:
+        while (threads := set(threading.enumerate()) - self.others - {self.main}) and time.monotonic() < until:
             at_work = threads - self.held
             if stand_still(at_work) and not any(pending.waiting_in.get(each.ident) for each in at_work - self.held):
                 break
