@@ -12,6 +12,7 @@ Then a small model in float64 whose gradients are looked at, and forward and bac
 
 import operator
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
@@ -44,29 +45,20 @@ def limit_computing(limit_s: float) -> Iterator[None]:
 
     def tick(_: int, frame: FrameType | None) -> None:
         nonlocal left_s
-        left_s -= 0 if is_importing(frame) else tick_s
+        imports = any("importlib._bootstrap" in each.f_code.co_filename for each, _ in traceback.walk_stack(frame))
+        left_s -= 0 if imports else tick_s
         if left_s <= 0:  # once more at each tick: the answer may catch it
-            raise OutOfTime(f"did not finish within {limit_s:g} s of computing, imports not counted. Does a loop never "
-                            "end?")
+            raise OutOfTime(f"did not finish within {limit_s:g} s of computing, imports aside. Does a loop never end?")
 
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    before = signal.signal(signal.SIGPROF, tick)
-    signal.siginterrupt(signal.SIGPROF, False)  # of the backend no call is cut short
-    signal.setitimer(signal.ITIMER_PROF, tick_s, tick_s)
+    if can_count := hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGPROF, tick)
+        signal.siginterrupt(signal.SIGPROF, False)  # of the backend no call is cut short
+        signal.setitimer(signal.ITIMER_PROF, tick_s, tick_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
-def is_importing(frame: FrameType | None) -> bool:
-    """Whether `frame` is inside of an import statement."""
-    while frame is not None and "importlib._bootstrap" not in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame is not None
+        if can_count:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def plain(value: Any) -> Any:

@@ -30,7 +30,6 @@ from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
 from course_lib.grading.trusted.inside.student_code import ASKED, own_answers
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, Results, launch, record_communication
-from course_lib.runtime.errors import RankFailed
 from course_lib.runtime.instruments.communication import CommunicationLog
 
 Attempts = Callable[[Exercise, Callable, Trial], Results]  # `attempt` on the ranks of a trial; raises LaunchError
@@ -235,8 +234,8 @@ def traffic_of(log: CommunicationLog, world_size: int) -> SentBytes:
 
 def is_a_limit(error: LaunchError) -> bool:
     """Whether nothing but a limit says that there is no answer: ranks that wait for one another are known to."""
-    return isinstance(error, LaunchTimeout) and not error.all_wait or (
-        isinstance(error, RankFailed) and isinstance(error.cause, OutOfTime))
+    return (isinstance(error, LaunchTimeout) and not error.all_wait
+            or isinstance(getattr(error, "cause", None), OutOfTime))
 
 
 def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:

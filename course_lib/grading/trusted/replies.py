@@ -120,8 +120,7 @@ class RankConnections:
         if failures:
             raise worst(failures)
         if deadline.starved:
-            raise GraderBroken(f"this machine has too much to do: in {(1 + GIVEN_BACK) * timeout_s:g} s the ranks had "
-                               "cores for too little of it")
+            raise GraderBroken(f"this machine has too much to do: no cores in {(1 + GIVEN_BACK) * timeout_s:g} s")
         waiting = [rank for rank in range(len(self.connections)) if rank not in received]
         ranks = ", ".join(map(str, waiting))
         at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
