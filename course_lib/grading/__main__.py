@@ -23,7 +23,7 @@ def explain(asked: Exercise) -> str:
     in_class = "as many: the first is the same, others are drawn again" if asked.is_judged else "more, which are drawn"
     parts = {"budget": [asked.budget], "trials": [describe_trial(asked, trial) for trial in asked.trials(SEED)],
              "in a class": [f"{in_class} from a seed that nobody knows"],
-             "time": [f"{TIME_LIMIT_S:g} s for each trial, at home and in a class"],
+             "time": [f"{TIME_LIMIT_S:g} s of computing for each trial, at home and in a class"],
              "allowed": describe_calls(asked), "numbers": describe_tolerance(asked),
              "stressed": terms_of(asked.number), "points": describe_points(asked)}
     lines = [f"{asked.number} {asked.function}: the trials run one after the other, up to the first that fails"]

@@ -24,7 +24,8 @@ from course_lib.grading.compare import EXACT, Tolerance, alike, contrast, differ
 from course_lib.grading.spent import Judgement, Spent
 
 SEED = 0  # of the trials in self-study: the same for everybody, and those that mistakes were recorded on
-TIME_LIMIT_S = 20.0  # for a trial, at home and in class: right answers need a tenth of a second
+TIME_LIMIT_S = 20.0  # of computing for a trial, at home and in class: right answers need a tenth of a second
+HANGS_S = 6 * TIME_LIMIT_S  # on the wall: long enough for imports, and for ranks that wait for a core
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.compare import alike, describe
+from course_lib.grading.compare import alike, contrast
 from course_lib.grading.exercise import Trial, ranks_of
 from course_lib.grading.kinds import CollectiveExercise
 from course_lib.grading.on_rank import (
@@ -124,7 +124,7 @@ class SplitExercise(CollectiveExercise):
     def difference(self, given: list[Any], expected: list[dict[str, Any]]) -> str:
         for rank, (own, right) in enumerate(zip(given, expected)):
             if not alike(own["y"], right["y"], self.tolerance):
-                return f"rank {rank} returned {describe(own['y'])}: expected {describe(right['y'])}"
+                return f"rank {rank} returned {contrast(own['y'], right['y'], self.tolerance)}"
         every = [own["gradients"] if isinstance(own["gradients"], dict) else {} for own in given]
         if all(gradient is None for gradients in every for gradient in gradients.values()):
             return NO_WAY_BACK
@@ -132,7 +132,7 @@ class SplitExercise(CollectiveExercise):
             for name, gradient in right["gradients"].items():
                 if not alike(gradients.get(name), gradient, self.tolerance):
                     return (f"the forward pass is right; on rank {rank} the gradient of {name} is "
-                            f"{describe(gradients.get(name))}: expected {describe(gradient)}")
+                            f"{contrast(gradients.get(name), gradient, self.tolerance)}")
         raise AssertionError("nothing differs")
 
 
@@ -146,7 +146,7 @@ class PartsExercise(CollectiveExercise):
         for name, words in self.parts.items():
             for rank, (own, right) in enumerate(zip(given, expected)):
                 if not alike(own[name], right[name], self.tolerance):
-                    return f"on rank {rank} {words} is {describe(own[name])}: expected {describe(right[name])}"
+                    return f"on rank {rank} {words} is {contrast(own[name], right[name], self.tolerance)}"
         raise AssertionError("nothing differs")
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from course_lib.costs.links import Link
 from course_lib.costs.network import Network
 from course_lib.grading import on_rank
-from course_lib.grading.compare import EXACT, alike, describe, is_number, part
+from course_lib.grading.compare import EXACT, alike, describe, is_number, part, unlike
 from course_lib.grading.exercise import Exercise, SentBytes, Trial
-from course_lib.grading.spent import Spent, highest, quantity
+from course_lib.grading.spent import Spent, highest, quantities, quantity
 from course_lib.pictures.units import human_bytes
 
 HEADERS = 32 * 1024  # bytes: gloo's own, of all the calls of a trial together
@@ -43,7 +43,7 @@ class SendingExercise(Exercise):
 class CollectiveExercise(SendingExercise):
     """A rank answers a dict in which `calls` is what on_rank.count_calls counted."""
 
-    imports = ("torch.fx.experimental.symbolic_shapes",)  # backward from a given gradient does
+    imports = ("torch._dynamo",)  # backward from a given gradient, a functional collective and DDP's constructor do
     gloo_over_ring: ClassVar[float] = 1.0  # the most that gloo really sends for a byte of the ring's count
     besides: ClassVar[str] = "headers and gloo's own algorithm"  # in the operating system's count
     errors = (("NoneType", "a parameter without a gradient, here the frozen one, has .grad None: leave it out"),)
@@ -196,14 +196,15 @@ class NumberExercise(Exercise):
             return None
         if not is_number(given):
             return f"it returned {describe(given)}: expected a number, {quantity(right, self.unit)}"
-        times = f", {given / right:.6g} times as much" if right and math.isfinite(given) else ""
-        return self.opening(trial, answers).removesuffix(": ") + times
+        times = f"{given / right:.6g}" if right and math.isfinite(given) else ""
+        times = unlike(given / right, 1.0)[0] if times == "1" else times
+        return self.opening(trial, answers).removesuffix(": ") + f", {times} times as much" * bool(times)
 
     def opening(self, trial: Trial, answers: list[Any]) -> str:
         given, right = self.select_parts(answers), self.solve(*self.arguments(trial))
         if not is_number(given):
             return ""
-        return f"it returned {quantity(given, self.unit)}, expected {quantity(right, self.unit)}: "
+        return "it returned {}, expected {}: ".format(*quantities(given, right, self.unit, short=False))
 
     def usage(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> list[Spent]:
         return [Spent("returned", self.select_parts(answers), self.solve(*self.arguments(trial)), self.unit,

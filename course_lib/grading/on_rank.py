@@ -11,8 +11,12 @@ Then a small model in float64 whose gradients are looked at, and forward and bac
 """
 
 import operator
-from collections.abc import Callable, Sequence
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Real
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,8 +31,40 @@ UNCOUNTED = ("sent a message whose bytes cannot be counted, as those of a sparse
              "places as two dense tensors")
 
 
+class OutOfTime(BaseException):
+    """The answer has computed for longer than any right one. No Exception: answers catch these."""
+
+
+@contextmanager
+def limit_computing(limit_s: float) -> Iterator[None]:
+    """Raises OutOfTime in the block, of the main thread, after `limit_s` CPU seconds of this process, imports left out.
+
+    A busy machine changes nothing: who has no core spends nothing. Windows does not count.
+    """
+    left_s, tick_s = limit_s, min(0.5, limit_s / 4)
+
+    def tick(_: int, frame: FrameType | None) -> None:
+        nonlocal left_s
+        imports = any("importlib._bootstrap" in each.f_code.co_filename for each, _ in traceback.walk_stack(frame))
+        left_s -= 0 if imports else tick_s
+        if left_s <= 0:  # once more at each tick: the answer may catch it
+            raise OutOfTime(f"did not finish within {limit_s:g} s of computing, imports aside. Does a loop never end?")
+
+    if can_count := hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGPROF, tick)
+        signal.siginterrupt(signal.SIGPROF, False)  # of the backend no call is cut short
+        signal.setitimer(signal.ITIMER_PROF, tick_s, tick_s)
+    try:
+        yield
+    finally:
+        if can_count:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
 def plain(value: Any) -> Any:
     """`value` as data, on the rank: a copy of a tensor, None, or words that say what else it is."""
+    if hasattr(value, "trigger_wait"):  # of a functional collective, which whoever uses it waits for
+        value = value.trigger_wait()
     if type(value) is Tensor or type(value) is torch.nn.Parameter:
         dense = value.detach()
         return dense.to("cpu", copy=True).contiguous() if dense.layout is torch.strided else f"a {dense.layout} tensor"

@@ -36,6 +36,7 @@ class Verdict(Enum):
     NOT_WRITTEN = ("not written yet", "○", "var(--jp-info-color1, #0277bd)")
     TRIED = ("no verdict: this copy has no right answers, and your teacher's grader gives the points", "▷",
              "var(--jp-info-color1, #0277bd)")  # by a copy without judges
+    NOT_JUDGED = ("not judged, try again", "▷", "var(--jp-info-color1, #0277bd)")  # only a limit of time decided
     WRONG = ("not right yet", "✗", "var(--jp-error-color1, #c62828)")
 
 
@@ -66,7 +67,7 @@ class Report:
 
     def _headline(self) -> str:
         words = self.verdict.value[0]
-        if self.verdict is Verdict.TRIED:
+        if self.verdict in (Verdict.TRIED, Verdict.NOT_JUDGED):
             return f"{self.number} {self.function}: {words}"
         return f"{self.number} {self.function}: {words}, {self.points:g} of {self.out_of} points"
 

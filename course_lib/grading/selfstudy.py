@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.grading import recorded
-from course_lib.grading.exercise import SEED, TIME_LIMIT_S, Exercise, SentBytes, Trial
+from course_lib.grading.exercise import HANGS_S, SEED, TIME_LIMIT_S, Exercise, SentBytes, Trial
+from course_lib.grading.on_rank import OutOfTime, limit_computing
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict, keep
 from course_lib.grading.spent import Judgement
@@ -65,7 +66,7 @@ def check(number: str, function: Callable) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function)
-    if report.verdict is Verdict.TRIED and not executed:  # and where nbgrader executes it, no mark comes of it
+    if report.verdict in (Verdict.TRIED, Verdict.NOT_JUDGED) and not executed:  # and where it is, no mark comes of it
         return report
     keep(report)
     if report.passed or executed:
@@ -126,7 +127,8 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED, attempts: Att
         try:
             found = replace(outcome(asked, function, trial, attempts), trial=place)
         except LaunchError as error:
-            return Examined(Verdict.WRONG, f"{trial.label}: {explain(error, asked, function)}", place)
+            verdict = Verdict.NOT_JUDGED if is_a_limit(error) else Verdict.WRONG
+            return Examined(verdict, f"{trial.label}: {explain(error, asked, function)}", place)
         warned = warned or found.warned
         if found.verdict is not Verdict.CORRECT:
             return replace(found, warned=warned)
@@ -151,7 +153,8 @@ def outcome(asked: Exercise, function: Callable, trial: Trial, attempts: Attempt
 def on_new_ranks(asked: Exercise, function: Callable, trial: Trial) -> Results:
     """What `attempt` returns on each rank of the trial."""
     # On the CPU everywhere: the same inputs, bits and bytes, and so the same verdict, on every machine.
-    return launch(attempt, asked, function, trial, world_size=trial.world_size, timeout=TIME_LIMIT_S, device="cpu")
+    return launch(attempt, asked, function, trial, TIME_LIMIT_S, world_size=trial.world_size, timeout=HANGS_S,
+                  device="cpu")
 
 
 def conclude(asked: Exercise, trial: Trial, results: list[tuple[str, bytes, list[str]]], log: CommunicationLog
@@ -173,7 +176,7 @@ def conclude(asked: Exercise, trial: Trial, results: list[tuple[str, bytes, list
     return Examined(verdict, judged.cause or "", judged=judged, measured=judged.figures(), warned=warned)
 
 
-def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, bytes, list[str]]:
+def attempt(asked: Exercise, function: Callable, trial: Trial, limit_s: float) -> tuple[str, bytes, list[str]]:
     """On a rank: the function that is not written yet, the answer as torch.save writes it, and what was warned of.
 
     Written out here, so that an object with methods of the reader's own never reaches the process that compares.
@@ -187,7 +190,8 @@ def attempt(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, byt
     # No new groups, as in the class grader: what passes here has to pass there.
     with record_communication(), no_new_groups(), warnings.catch_warnings(record=True) as caught:
         try:
-            answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))
+            with limit_computing(limit_s):
+                answer = asked.run(function, trial.inputs[dist.get_rank()], *([ask] if asked.asks else []))
             unwritten = ""
         except NotImplementedError as error:
             if error.args:  # a library's says what it lacks, a stub's says nothing
@@ -228,6 +232,12 @@ def traffic_of(log: CommunicationLog, world_size: int) -> SentBytes:
     return SentBytes(sent, exact=True)
 
 
+def is_a_limit(error: LaunchError) -> bool:
+    """Whether nothing but a limit says that there is no answer: ranks that wait for one another are known to."""
+    return (isinstance(error, LaunchTimeout) and not error.all_wait
+            or isinstance(getattr(error, "cause", None), OutOfTime))
+
+
 def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
     """The error in the reader's own lines, and what it means in this exercise."""
     said, _, hint = str(error).partition("  Hint: ")
@@ -239,7 +249,7 @@ def explain(error: LaunchError, asked: Exercise, function: Callable) -> str:
         lines[0] = explain_circle(circle, error.waits) if circle else f"it hangs: {hint.partition(' Hint: ')[0]}"
         hint = ""
     elif isinstance(error, LaunchTimeout):
-        hint = "Does a loop never end?"
+        hint = "Does it wait for something other than a rank? Or this machine has too much to do."
     return "\n".join([*lines, *explain_context(said, function), *asked.meaning(said),
                       *([hint[:1].upper() + hint[1:]] if hint else [])])
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from course_lib.grading.compare import Sketch, number
+from course_lib.grading.compare import Sketch, number, unlike
 from course_lib.pictures.units import human_bytes
 
 SMALLEST_SHOWN = 16 * 1024  # bytes; where less is allowed, the budget is held, but shown only of answers that fail
@@ -38,9 +38,7 @@ class Spent:
     def excess(self) -> str:
         """What was used where less is allowed."""
         who = self.who if self.rank is None else f"rank {self.rank}"
-        has, will_do = quantity(self.measured, self.unit), quantity(self.allowed, self.unit, short=True)
-        if has == will_do and self.unit == "bytes":  # which differ by a few
-            has, will_do = f"{self.measured:,.0f} B", f"{self.allowed:,.0f} B"
+        has, will_do = quantities(self.measured, self.allowed, self.unit)
         return f"over budget: {who} {self.what} {has}{self.on}, where {will_do} will do"
 
     @property
@@ -127,3 +125,13 @@ def quantity(value: float, unit: str, short: bool = False) -> str:
         return f"{100 * value:.1f} %"
     plural = "" if value == 1 else "es" if unit.endswith("ch") else "s"
     return number(value) if short or not unit else f"{number(value)} {unit}{plural}"
+
+
+def quantities(measured: float, allowed: float, unit: str, short: bool = True) -> tuple[str, str]:
+    """Both for a reader, with as many digits as it takes to see that they differ; `short`: of the second one alone."""
+    has, should = quantity(measured, unit), quantity(allowed, unit, short)
+    if quantity(measured, unit, short=True) == (alike := quantity(allowed, unit, short=True)) and measured != allowed:
+        factor, sign = {"bytes": (1, " B"), "share": (100, " %")}.get(unit, (1, ""))
+        fine = [f"{each}{sign}" for each in unlike(factor * measured, factor * allowed)]
+        has, should = (whole.replace(alike, each, 1) for whole, each in zip((has, should), fine))
+    return has, should

@@ -7,7 +7,7 @@ finds what it would find on new ranks: the same random numbers, and no message o
 from collections import Counter
 from collections.abc import Callable
 
-from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, Trial
+from course_lib.grading.exercise import HANGS_S, TIME_LIMIT_S, Exercise, Trial
 from course_lib.grading.selfstudy import attempt
 from course_lib.runtime import LaunchError, Results, Team, start_ranks
 from course_lib.runtime.instruments.communication import CommunicationLog
@@ -34,7 +34,7 @@ class StayingAttempts:
         """What `attempt` returns on each rank of the trial. LaunchError in the words of launch."""
         size = trial.world_size
         if size not in self.teams:
-            self.teams[size] = start_ranks(size, device="cpu", timeout=TIME_LIMIT_S)
+            self.teams[size] = start_ranks(size, device="cpu", timeout=HANGS_S)
             self.num_teams += 1
         team = self.teams[size]
         try:
@@ -53,7 +53,7 @@ class StayingAttempts:
 def attempt_as_new(asked: Exercise, function: Callable, trial: Trial) -> tuple[str, bytes, list[str]]:
     """`attempt` with the random numbers that new ranks begin with."""
     seed_everything(0)
-    return attempt(asked, function, trial)
+    return attempt(asked, function, trial, TIME_LIMIT_S)
 
 
 def is_in_step(log: CommunicationLog, world_size: int) -> bool:

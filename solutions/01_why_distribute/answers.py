@@ -100,7 +100,14 @@ RIGHT_1_2 = [
         lambda N, D, n, peak, share: torch.tensor(6.0 * N * D, dtype=torch.float64) / (n * peak * 1e12 * share * 86_400)
     ),
     right("1.2", "by hours, in another order")(
-        lambda N, D, n, peak, share: N / n * 6 / (peak * 1e12) * D / share / 3600 / 24)]
+        lambda N, D, n, peak, share: N / n * 6 / (peak * 1e12) * D / share / 3600 / 24),
+    right("1.2", "in whole seconds: six digits are right")(
+        lambda N, D, n, peak, share: round(6 * N * D / (n * peak * 1e12 * share)) / 86_400)]
+
+
+@wrong("1.2", "expected 1.11289 days, 1.00001 times as much")
+def days_with_four_places(num_parameters, num_tokens, num_devices, peak_tflops, utilisation):
+    return round(my_training_days(num_parameters, num_tokens, num_devices, peak_tflops, utilisation), 4)
 
 
 @wrong("1.2", "a thousand times too short: 1 TFLOP/s is 1e12 FLOP/s. This is the error of the million seconds")

@@ -20,6 +20,7 @@ from course_lib.why_distribute import fit_amdahl, training_days, training_flops,
 
 GPT3_N, GPT3_D = model("GPT-3").parameters.value, model("GPT-3").tokens.value
 A100_TFLOPS = accelerator("A100").peak_flops_per_s() / 1e12
+SIX_DIGITS = (5e-6, 1e-12)  # what the text asks for
 
 
 class TrainingBytes(NumberExercise):
@@ -40,6 +41,7 @@ class TrainingBytes(NumberExercise):
 
 
 class TrainingDays(NumberExercise):
+    tolerance = SIX_DIGITS
     number = "1.2"
     budget = "28.5 days for GPT-3 on 1024 A100 at 40 %"
     unit = "day"
@@ -58,6 +60,7 @@ class TrainingDays(NumberExercise):
 
 
 class MFU(NumberExercise):
+    tolerance = SIX_DIGITS
     number = "1.3"
     budget = "a share from 0 to 1; recomputed FLOPs do not count"
     cases = (("the example, 1B on 8 devices", (1e9, 1e6, 5, 8, 300e12, False)),
@@ -78,6 +81,7 @@ class MFU(NumberExercise):
 
 
 class ParallelShare(NumberExercise):
+    tolerance = SIX_DIGITS
     number = "1.4"
     budget = "exactly the P that Amdahl's law has for these two times"
     cases = (

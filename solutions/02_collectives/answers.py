@@ -2,6 +2,7 @@
 # ruff: noqa: F821
 
 import math
+import threading
 
 import numpy
 import torch
@@ -649,6 +650,25 @@ def all_to_all_at_once(tensor):
     return arriving
 
 
+@right("2.5", "a thread sends, while this one receives")
+def all_to_all_by_a_sending_thread(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    chunks, arrived = tensor.chunk(n), torch.empty_like(tensor)
+    places = arrived.chunk(n)
+
+    def send_all():
+        for step in range(1, n):
+            dist.send(chunks[(r + step) % n].contiguous(), (r + step) % n)
+
+    sender = threading.Thread(target=send_all)
+    sender.start()
+    for step in range(1, n):
+        dist.recv(places[(r - step) % n], (r - step) % n)
+    sender.join()
+    places[r].copy_(chunks[r])
+    return arrived
+
+
 @right("2.5", "in pairs: who meets whom in each step")
 def all_to_all_in_pairs(tensor):
     n, r = dist.get_world_size(), dist.get_rank()
@@ -712,6 +732,21 @@ def all_to_all_sends_everything_to_everybody(tensor):
         to, source = (r + step) % n, (r - step) % n
         rows[source] = exchange(tensor, to, torch.empty_like(tensor), source)
     return torch.cat([row.chunk(n)[r] for row in rows])
+
+
+@wrong("2.5", "rank j needs one piece of you, chunks[j]: do not send it the whole tensor")
+def all_to_all_hides_the_whole_tensor_in_threads(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    rows = [torch.empty_like(tensor) for _ in range(n)]
+    threads = [threading.Thread(target=dist.send, args=(tensor, other)) for other in range(n) if other != r]
+    for thread in threads:
+        thread.start()
+    for other in range(n):
+        if other != r:
+            dist.recv(rows[other], other)
+    for thread in threads:
+        thread.join()
+    return torch.cat([(tensor if other == r else row).chunk(n)[r] for other, row in enumerate(rows)])
 
 
 @wrong("2.5", "Are the two mixed up?")

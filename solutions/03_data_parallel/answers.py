@@ -1,6 +1,8 @@
 """Chapter 3: right and wrong answers, what each text stresses, each docstring's example; tools/answers.py reads it."""
 # ruff: noqa: F821
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from fractions import Fraction
 
@@ -8,6 +10,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 
 from tools.answers import example, right, term, wrong
 
@@ -35,6 +38,13 @@ def average_with_rows_as_objects(model, num_rows):
     dist.all_gather_object(rows, num_rows)
     for parameter in with_gradients(model):
         dist.all_reduce(parameter.grad.mul_(num_rows / sum(rows)))
+
+
+@right("3.1", "functional collectives")
+def average_functional(model, num_rows):
+    share = num_rows / functional.all_reduce(torch.tensor(float(num_rows)), "sum", dist.group.WORLD)
+    for parameter in with_gradients(model):
+        parameter.grad = functional.all_reduce(parameter.grad * share, "sum", dist.group.WORLD)  # waits when it is used
 
 
 def weighed(parameter, share):
@@ -317,6 +327,15 @@ def bucketed_as_views(model, cap_bytes):
         flat /= dist.get_world_size()
 
 
+@right("3.3", "functional collectives")
+def bucketed_functional(model, cap_bytes):
+    gradients = [parameter.grad for parameter in with_gradients(model)]
+    for indices in my_buckets([gradient.nbytes for gradient in gradients], cap_bytes):
+        flat = nn.utils.parameters_to_vector(gradients[index] for index in indices)
+        mean = functional.wait_tensor(functional.all_reduce(flat, "avg", dist.group.WORLD))
+        nn.utils.vector_to_parameters(mean, [gradients[index] for index in indices])
+
+
 def travel(model, buckets, write_back, divide_by):
     """All-reduce each bucket of gradients as one tensor; write_back(bucket, flat) takes it apart."""
     for bucket in buckets:
@@ -352,6 +371,16 @@ def bucketed_forgets_the_way_back(model, cap_bytes):
 def bucketed_takes_apart_in_the_models_order(model, cap_bytes):
     travel(model, gradient_buckets(model, cap_bytes), lambda bucket, flat: in_order(bucket[::-1], flat),
            dist.get_world_size())
+
+
+@wrong("3.3", "the messages have")
+def bucketed_gathered_by_functional_collectives(model, cap_bytes):
+    def mean(flat):
+        of_all = functional.all_gather_tensor(flat, 0, dist.group.WORLD)
+        return of_all.view(dist.get_world_size(), -1).mean(0)
+
+    for bucket in gradient_buckets(model, cap_bytes):
+        in_order(bucket, mean(torch.cat([gradient.flatten() for gradient in bucket])))
 
 
 @wrong("3.3", "the buckets are right, but only the last one is written back: each has to be taken apart")
@@ -868,6 +897,44 @@ def step_of_hooks(model, micro_batches, cap_bytes, remove=True, divisor=None, **
     finish(under_way)
 
 
+def step_of_makers(model, micro_batches, cap_bytes, start, result):
+    """A whole step: start(flat) from the hook of a bucket's last gradient, result(what that gave) after backward."""
+    k, under_way = len(micro_batches), []
+    backward(model, micro_batches[:-1], k)
+    handles = []
+    for bucket in parameter_buckets(model, cap_bytes):
+        missing = set(bucket)
+
+        def hook(parameter, bucket=bucket, missing=missing):
+            missing.discard(parameter)
+            if not missing:
+                under_way.append((bucket, start(torch.cat([each.grad.flatten() for each in bucket]))))
+
+        handles += [parameter.register_post_accumulate_grad_hook(hook) for parameter in bucket]
+    backward(model, micro_batches[-1:], k)
+    for handle in handles:
+        handle.remove()
+    for bucket, started in under_way:
+        nn.utils.vector_to_parameters(result(started) / dist.get_world_size(), [each.grad for each in bucket])
+
+
+def reduced(flat):
+    dist.all_reduce(flat)
+    return flat
+
+
+@right("3.7", "functional collectives")
+def overlapped_functional(model, micro_batches, cap_bytes):
+    step_of_makers(model, micro_batches, cap_bytes,
+                   lambda flat: functional.all_reduce(flat, "sum", dist.group.WORLD), functional.wait_tensor)
+
+
+@right("3.7", "one thread makes all the calls, in order, and waits for each")
+def overlapped_in_a_thread(model, micro_batches, cap_bytes):
+    with ThreadPoolExecutor(1) as caller:
+        step_of_makers(model, micro_batches, cap_bytes, lambda flat: caller.submit(reduced, flat), Future.result)
+
+
 @wrong("3.7", "no message begins before the last gradient is there: start each from a hook")
 def overlapped_after_backward(model, micro_batches, cap_bytes):
     backward(model, micro_batches, len(micro_batches))
@@ -881,6 +948,25 @@ def overlapped_after_backward(model, micro_batches, cap_bytes):
        "backward is over")
 def overlapped_with_messages_that_are_waited_for(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, wait=True)
+
+
+@wrong("3.7", "a rank that waits for a message computes nothing: dist.all_reduce(..., async_op=True), and wait() when "
+       "backward is over")
+def overlapped_in_a_thread_that_the_hook_waits_for(model, micro_batches, cap_bytes):
+    def start(flat):
+        caller = threading.Thread(target=dist.all_reduce, args=(flat,))
+        caller.start()
+        caller.join()
+        return flat
+
+    step_of_makers(model, micro_batches, cap_bytes, start, lambda flat: flat)
+
+
+@wrong("3.7", "no message begins before the last gradient is there: start each from a hook")
+def overlapped_in_a_thread_after_backward(model, micro_batches, cap_bytes):
+    with ThreadPoolExecutor(1) as caller:
+        step_of_makers(model, micro_batches, cap_bytes, lambda flat: flat,
+                       lambda flat: caller.submit(reduced, flat).result())
 
 
 @wrong("3.7", "its hooks are still there. Keep what register_post_accumulate_grad_hook returns, and remove() it when "

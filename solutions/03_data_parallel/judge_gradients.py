@@ -139,7 +139,6 @@ class AccumulatedBackward(GradientExercise):
               "of one micro-batch at a time")
     cases = tuple((f"micro-batches of {b} rows", {"n": n, "widths": widths, "frozen": ["0.bias"], "rows": [b] * n})
                   for n, widths, b in ((3, SMALL, [4, 1]), (2, SMALL, [3]), (4, LARGE, [3, 3, 2, 1])))
-    imports = ("torch._dynamo",)  # DDP's constructor does: seconds in which nothing is trained
     besides = "headers, gloo's own algorithm and what DDP sends when it is made"
     run = staticmethod(on_rank.accumulate)
 

@@ -6,7 +6,10 @@
 import builtins
 import random
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +17,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.on_rank import batch_loss, count_calls, data, gradients_of, model_of, plain
-from course_lib.runtime import record_timeline, span
+from course_lib.runtime.instruments import pending
+from course_lib.runtime.instruments.arrivals import Arrival, Run, handle_arrivals
 
 EPOCHS = [0, 1, 2]
 STEPS = 2  # of 3.7: what the first one leaves behind shows in the second
-KINDS = {"compute": "gradient", "communication": "begin", "waiting": "wait"}  # by lane
+LOOKS, LOOK_S = 5, 0.001  # who stands at one place for so many looks waits for somebody else
+PATIENCE_S = 5.0  # for threads of the reader's, which wait for other ranks
 Inputs = dict[str, Any]
 Order = list[list[Any]]  # of one step: ["gradient", 0], ["begin", bytes] and ["wait", 0], as they came
 
@@ -127,36 +132,100 @@ def generator_states() -> dict[str, Any]:
     return states
 
 
+class Happenings:
+    """What happened in one step, in order. A listener to calls, whoever makes them.
+
+    Calls may come from threads of the reader's, and then it is chance whether one begins before the next gradient. So
+    the two are put in order: a gradient waits for threads that have something to do, and a thread's call, once it has
+    begun, for the next gradient. If there is none because the main thread stands still, that one waits for a message.
+    """
+
+    def __init__(self) -> None:
+        self.order: Order = []
+        self.called: set[int] = set()  # numbers of calls that were made: whoever is inside again waits
+        self.held: set[threading.Thread] = set()
+        self.main, self.others = threading.main_thread(), set(threading.enumerate())
+        self.num_gradients, self.settling = 0, False
+
+    def gradient(self, _: Tensor) -> None:
+        """The first hook of a parameter: its gradient is computed."""
+        self.main = threading.current_thread()  # of this step, whatever thread that is
+        until, self.settling = time.monotonic() + PATIENCE_S, True
+        while (threads := set(threading.enumerate()) - self.others - {self.main}) and time.monotonic() < until:
+            at_work = threads - self.held
+            if stand_still(at_work) and not any(pending.waiting_in.get(each.ident) for each in at_work - self.held):
+                break
+        self.order.append(["gradient", 0])
+        self.num_gradients, self.settling = self.num_gradients + 1, False
+        self.held.clear()  # here: until they notice they are at work
+
+    def begin_call(self, call: pending.GroupCall) -> None:
+        self.order.append(["begin", call.num_bytes])
+
+    def begin_wait(self, call: pending.GroupCall) -> None:
+        if call.number in self.called and threading.current_thread() is self.main:
+            self.order.append(["wait", 0])
+        self.called.add(call.number)
+
+    def end_wait(self, *_: Any) -> None:
+        pass
+
+    end_call = end_wait
+
+    def hold(self, _: Arrival, run: Run) -> Any:
+        """A call of another thread than the main one begins here, and goes on after the next gradient."""
+        if threading.current_thread() is self.main:
+            return run()
+        before = self.num_gradients
+        self.held.add(threading.current_thread())
+        while self.num_gradients == before:
+            if self.settling:
+                time.sleep(LOOKS * LOOK_S)
+            elif stand_still({self.main}) and not self.settling and self.num_gradients == before:
+                self.order.append(["wait", 0])
+                break
+        self.held.discard(threading.current_thread())
+        return run()
+
+
+def stand_still(threads: set[threading.Thread]) -> bool:
+    """Whether each of them was at one place for all looks, while no thread of this process ran or could have."""
+    before = None
+    for _ in range(LOOKS):
+        frames = sys._current_frames()
+        places = [(id(frame), frame and frame.f_lasti) for frame in (frames.get(each.ident) for each in threads)]
+        del frames
+        if before not in (None, places) or others_run():
+            return False
+        before = places
+        time.sleep(LOOK_S)  # whoever waits for the interpreter gets it
+    return True
+
+
+def others_run() -> bool:
+    """Whether another thread than the calling one has a core, or stands in line for one. Linux only."""
+    try:
+        states = [(task / "stat").read_text().rpartition(") ")[2][:1] for task in Path("/proc/self/task").iterdir()]
+    except OSError:  # one has ended meanwhile; or there is no such folder
+        return Path("/proc/self/task").is_dir()
+    return sum(state != "S" for state in states) > 1
+
+
 def overlap(function: Callable, inputs: Inputs) -> dict[str, Any]:
     """3.7: the gradients after the last of some steps; of each step, its events in order, and its calls; the rows."""
-    def mark(_: Tensor) -> None:
-        with span("gradient"):
-            pass
-
     model, steps = model_of(inputs), []
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.register_hook(mark)  # the first hook: before anything else hears of this gradient
-            parameter.grad = torch.zeros_like(parameter)
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learns:
+        parameter.grad = torch.zeros_like(parameter)
     held = RowsHeld(model)
     for _ in range(STEPS):
         model.zero_grad(set_to_none=False)
-        with record_timeline() as timeline:
+        seen = Happenings()
+        hooks = [parameter.register_hook(seen.gradient) for parameter in learns]  # before the reader's
+        with handle_arrivals(seen.hold), pending.listen(seen):
             _, calls = count_calls(function, model, inputs["batches"], inputs["cap"])
-        events = sorted(timeline.events + timeline.waits, key=lambda event: event.start_s)
-        order = [[KINDS[event.lane], event.labels.get("bytes", 0)] for event in events]
-        steps.append({"order": leave_out_calling(order), "calls": calls})
+        for hook in hooks:
+            hook.remove()
+        steps.append({"order": seen.order, "calls": calls})
     return {"gradients": gradients_of(model), "steps": steps, "rows": held.most,
             "calls": [call for step in steps for call in step["calls"]]}
-
-
-def leave_out_calling(order: Order) -> Order:
-    """`order` without the time that it takes to make a call: the first wait after each begin."""
-    kept, calling = [], 0
-    for what, detail in order:
-        calling += what == "begin"
-        if what == "wait" and calling:
-            calling -= 1
-        else:
-            kept.append([what, detail])
-    return kept

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from course_lib.costs.flops import UTILISATION
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import alike, describe
+from course_lib.grading.compare import alike, contrast, describe
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.gradients import ROUNDING, Inputs, doubles, normal
 from course_lib.grading.kinds import CollectiveExercise, NumberExercise, network_of_rates, num_calls
@@ -178,8 +178,8 @@ class MasterSteps(ShardExercise):
         for rank, own in enumerate(given):
             if not alike(own["weights"], rounded):
                 return (
-                    f"rank {rank} has the weights {describe(own['weights'])}: expected {describe(rounded)}, what the "
-                    "master weights of all ranks are when they are rounded")
+                    f"rank {rank} has the weights {contrast(own['weights'], rounded)}, what the master weights of all "
+                    "ranks are when they are rounded")
         return None
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:

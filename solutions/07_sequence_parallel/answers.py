@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 from tools.answers import example, right, term, wrong
 
@@ -96,6 +97,13 @@ def scatter_by_reduce_scatter(h):
 def doors_by_all_to_all():
     return (two_ways(gather_by_broadcasts, scatter_by_all_to_all),
             two_ways(scatter_by_all_to_all, gather_by_broadcasts))
+
+
+@right("7.1", "functional collectives, which know their way back")
+def gather_and_scatter_functional():
+    everybody = dist.group.WORLD
+    return (lambda x: functional.all_gather_tensor_autograd(x, 1, everybody),
+            lambda h: functional.reduce_scatter_tensor_autograd(h, "sum", 1, everybody))
 
 
 @right("7.1", "a list of two")

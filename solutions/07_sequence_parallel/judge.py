@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.costs.network import network_of
-from course_lib.grading.compare import alike, describe, readable
+from course_lib.grading.compare import alike, contrast, describe, readable
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, ranks_of
 from course_lib.grading.gradients import (
     ROUNDING,
@@ -258,7 +258,7 @@ class RecomputeFunction(Exercise):
 
     def difference(self, given: list[Any], expected: list[Any]) -> str:
         name = next(name for name in self.parts if not alike(given[0][name], expected[0][name], self.tolerance))
-        return f"{self.parts[name]} is {describe(given[0][name])}: expected {describe(expected[0][name])}"
+        return f"{self.parts[name]} is {contrast(given[0][name], expected[0][name], self.tolerance)}"
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
         by_torch = answers[0]["by_torch"]

@@ -107,6 +107,8 @@ def test_what_ranks_claim_is_left_out_where_it_proves_nothing():
     (Spent("took", 2, 1, "call", why="once will do"), "over budget: it took 2 calls, where 1 will do: once will do"),
     (Spent("sent", 1100, 1024, rank=2, slack=100), None),
     (Spent("sent", 100_001, 100_000, rank=2), "over budget: rank 2 sent 100,001 B, where 100,000 B will do"),
+    (Spent("took", 1.0000004, 1, "second"), "over budget: it took 1.0000004 seconds, where 1 will do"),
+    (Spent("idle", 0.12504, 0.125, "share"), "over budget: it idle 12.504 %, where 12.5 % will do"),
     (Spent("sent", 1200, 1024, rank=2, slack=100), "over budget: rank 2 sent 1.2 kB, where 1.0 kB will do"),
     (Spent("idle", 0.162, 0.125, "share", who="the ranks are"),
      "over budget: the ranks are idle 16.2 %, where 12.5 % will do"),

@@ -112,7 +112,21 @@ def test_a_loop_without_end_is_stopped(monkeypatch):
     monkeypatch.setattr(selfstudy, "TIME_LIMIT_S", 1.0)
     report = check_exercise(PassOn(), toys.never_ends)
     assert "did not finish within 1 s" in report.cause and "Does a loop never end?" in report.cause
-    assert "launch(" not in report.cause
+    assert "launch(" not in report.cause and "never_ends" in report.cause
+    assert report.verdict is Verdict.NOT_JUDGED and repr(report).startswith("▷ 0.1 pass_on: not judged, try again\n")
+
+
+def test_an_import_is_no_time_of_the_answers(monkeypatch, tmp_path):
+    (tmp_path / "a_slow_library.py").write_text("import time\nwhile time.process_time() < 3: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(selfstudy, "TIME_LIMIT_S", 1.0)
+    assert check_exercise(PassOn(), toys.imports_a_slow_library).passed
+
+
+def test_who_waits_for_no_rank_is_not_judged(monkeypatch):
+    monkeypatch.setattr(selfstudy, "HANGS_S", 2.0)
+    report = check_exercise(PassOn(), toys.sleeps)
+    assert report.verdict is Verdict.NOT_JUDGED and "did not finish within 2 s" in report.cause and not report.points
 
 
 def test_hints_are_one_inside_the_other_behind_buttons():

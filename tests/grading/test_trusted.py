@@ -4,6 +4,7 @@ What dishonest ones try is in test_cheats.py.
 """
 
 import os
+import socket
 import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from course_lib.grading.spent import Spent
 from course_lib.grading.trusted import preprocessor, replies, sandbox
 from course_lib.grading.trusted.grader import Grader
 from course_lib.grading.trusted.inside.main import WAITED
-from course_lib.grading.trusted.replies import NoAnswers
+from course_lib.grading.trusted.inside.rank import ANSWER
+from course_lib.grading.trusted.replies import GraderBroken, NoAnswers
 from course_lib.grading.trusted.worker import IsolatedWorker
 from tests.grading.class_exercise import (
     BEST,
@@ -226,8 +228,8 @@ def test_the_systems_count_of_a_ring_is_within_one_percent_of_the_formula(mode):
 
 @pytest.mark.parametrize("lost_s, at_most_s, elapsed, left", [
     (0.0, None, 19.0, 1.0), (0.0, None, 20.0, 0.0), (7.0, None, 19.0, 1.0), (7.0, None, 20.0, 7.0),
-    (7.0, None, 30.0, -3.0), (500.0, None, 59.0, 1.0), (10.0, 0.5, 0.75, -0.25)])  # when a rank has failed: nothing
-def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_limit(
+    (7.0, None, 30.0, -3.0), (500.0, None, 219.0, 1.0), (10.0, 0.5, 0.75, -0.25)])  # when a rank has failed: nothing
+def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_ten_times_the_limit(
         monkeypatch, lost_s, at_most_s, elapsed, left):
     clock = [100.0]
     monkeypatch.setattr(replies, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -236,6 +238,13 @@ def test_seconds_in_which_others_had_the_cores_are_given_back_up_to_twice_the_li
         deadline.at_most(at_most_s)
     clock[0] += elapsed
     assert deadline.left_s() == pytest.approx(left)
+    assert deadline.starved is (lost_s == 500.0)  # and then the time decides nothing
+
+
+def test_a_rank_that_gets_no_core_is_not_judged():
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(GraderBroken, match="too much to do"):
+        replies.RankConnections([ours], 0.01, 1 << 20, lambda elapsed_s: 100.0).wait(ANSWER, 0.01)
 
 
 @pytest.mark.parametrize("mode", MODES)

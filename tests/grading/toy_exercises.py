@@ -2,6 +2,7 @@
 pytest. Answers of one line stand in the tests' tables.
 """
 
+import time
 import warnings
 
 import torch
@@ -141,3 +142,13 @@ def waits_for_nobody(tensor):
 def never_ends(tensor):
     while True:
         pass
+
+
+def sleeps(tensor):
+    time.sleep(1000)
+
+
+def imports_a_slow_library(tensor):
+    import a_slow_library  # noqa: F401 (a test writes it)
+
+    return honest(tensor)

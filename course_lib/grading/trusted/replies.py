@@ -27,8 +27,13 @@ from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, NO_REPLY, QUESTION, REPLY
 
 MAX_QUESTION = 10_000  # bytes
+GIVEN_BACK = 10  # times the limit that a busy machine may take
 GRACE_S = 0.5  # after the first rank failed: another one may know more
 HEADERS_OF_SEGMENT = 66  # Ethernet, IPv4 and TCP with timestamps
+
+
+class GraderBroken(RuntimeError):
+    """Our own side did not work: nothing can be said about the student's code."""
 
 
 class NoAnswers(Exception):
@@ -42,9 +47,11 @@ class NoAnswers(Exception):
 class Deadline:
     """A point in time, which can come nearer, and goes away while a busy machine keeps the run from its work.
 
-    lost_s: seconds that were lost so far because others had the cores. They are given back, up to twice the timeout,
-    or marks would depend on what else runs.
+    lost_s: seconds that were lost so far because others had the cores. They are given back, or marks would depend on
+    what else runs; up to GIVEN_BACK times the timeout, and then `starved` says that the time decided nothing.
     """
+
+    starved = False
 
     def __init__(self, timeout_s: float, lost_s: Callable[[float], float] | None) -> None:
         self._start, self._timeout_s, self._lost_s = time.monotonic(), timeout_s, lost_s
@@ -59,7 +66,8 @@ class Deadline:
         """Seconds until then; negative when it has passed."""
         now = time.monotonic()
         if now >= self._at and self._lost_s:
-            lost = min(self._lost_s(now - self._start), 2 * self._timeout_s)
+            lost, most = self._lost_s(now - self._start), GIVEN_BACK * self._timeout_s
+            self.starved, lost = lost >= most, min(lost, most)
             self._at = max(self._at, self._start + self._timeout_s + lost)
         return self._at - now
 
@@ -111,6 +119,8 @@ class RankConnections:
                     break
         if failures:
             raise worst(failures)
+        if deadline.starved:
+            raise GraderBroken(f"this machine has too much to do: no cores in {(1 + GIVEN_BACK) * timeout_s:g} s")
         waiting = [rank for rank in range(len(self.connections)) if rank not in received]
         ranks = ", ".join(map(str, waiting))
         at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))

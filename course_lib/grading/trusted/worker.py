@@ -37,6 +37,7 @@ from course_lib.grading.trusted.inside.main import (
 )
 from course_lib.grading.trusted.inside.rank import ANSWER, GO, INPUTS, LOADED, READY, serialize
 from course_lib.grading.trusted.replies import (
+    GraderBroken,
     NoAnswers,
     RankConnections,
     claimed_traffic,
@@ -61,10 +62,6 @@ class Limits:
     file_bytes: int = 64 << 20
     processes: int = 128  # of all ranks together
     cpu_s: int = 60
-
-
-class GraderBroken(RuntimeError):
-    """Our own side did not work: nothing can be said about the student's code."""
 
 
 class IsolatedWorker:
