@@ -11,6 +11,7 @@ Source: struct tcp_info in include/uapi/linux/tcp.h.
 import os
 import socket
 import struct
+import threading
 from collections import Counter
 from typing import Any
 
@@ -60,6 +61,7 @@ class WireCounter:
         self.by_op: Counter[str] = Counter()
         self.under_way: set[int] = set()
         self.ops: set[str] = set()
+        self.lock = threading.Lock()  # a call ends in a thread of the backend, while the next one may begin in ours
         self.known: dict[str, int] = {}  # a connection that was closed keeps what it had
         self.counts = context.device().type == "cpu" and self.read() is not None
 
@@ -73,16 +75,18 @@ class WireCounter:
 
     def begin_call(self, call: GroupCall) -> None:
         if self.counts:
-            if not self.under_way:
-                self.ops, self.before = set(), self.read()
-            self.under_way.add(call.number)
-            self.ops.add(name_of_function(call.op))
+            with self.lock:
+                if not self.under_way:
+                    self.ops, self.before = set(), self.read()
+                self.under_way.add(call.number)
+                self.ops.add(name_of_function(call.op))
 
     def end_call(self, call: GroupCall) -> None:
-        if self.counts and call.number in self.under_way:
-            self.under_way.remove(call.number)
-            if not self.under_way:
-                self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
+        with self.lock:
+            if call.number in self.under_way:
+                self.under_way.remove(call.number)
+                if not self.under_way:
+                    self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
 
     def begin_wait(self, call: GroupCall) -> Any:
         """Waiting sends nothing."""
@@ -92,7 +96,8 @@ class WireCounter:
 
     def close(self) -> dict[str, int] | None:
         """Bytes by operation; None where nobody counts. A call that nobody waited for counts until now."""
-        if self.under_way:
-            self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
-            self.under_way.clear()
+        with self.lock:
+            if self.under_way:
+                self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
+                self.under_way.clear()
         return dict(self.by_op) if self.counts else None
