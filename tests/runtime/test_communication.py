@@ -345,6 +345,8 @@ def test_what_is_counted_agrees_with_the_wire_and_half_or_twice_of_it_does_not(w
             dist.all_gather(list(torch.empty(n, numbers // n)), torch.ones(numbers // n))
             dist.reduce_scatter(torch.empty(numbers // n), list(torch.ones(numbers).chunk(n)))
             dist.all_to_all_single(torch.empty(numbers), torch.ones(numbers), async_op=True).wait()
+            dist.broadcast(torch.ones(100), 0)
+            dist.reduce(torch.ones(100), 0)
             dist.barrier()
         return log
 

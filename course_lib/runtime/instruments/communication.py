@@ -24,9 +24,6 @@ from course_lib.runtime.operations import POINT_TO_POINT, Transfer
 from course_lib.runtime.tensors import tensors_in
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
-# What gloo writes, in units of what a ring would: of a reduce-scatter it makes an all-reduce, so twice as much.
-GLOO_OF_RING = {"all_reduce": 1, "all_gather": 1, "all_to_all": 1, "send": 1, "recv": 1, "barrier": 1,
-                "reduce_scatter": 2}
 HEADER_BYTES = 48  # of a message of gloo's
 
 
@@ -88,12 +85,22 @@ def wire_of(wire: dict[str, int], op: str | None) -> int | None:
     return None if any(op in ops.split(" + ") for ops in wire if ops != op) else wire.get(op, 0)
 
 
-def most_headers(event: CommunicationEvent) -> int:
-    """Bytes of the headers that gloo writes for a call, at most: 12 messages to each other rank in a short all-reduce.
-    A long one is cut into more messages, which add less than 1 %. Of a list, a reduce-scatter makes n all-reduces."""
-    n = len(event.group)
-    calls = n if event.op == "reduce_scatter" else 1
-    return 12 * calls * (n - 1) * HEADER_BYTES + int(event.sent_bytes or 0) // 100
+def bounds_on_wire(event: CommunicationEvent) -> tuple[int | Fraction, int | Fraction]:
+    """The least and the most bytes that gloo writes on this rank for a call.
+
+    They are a ring's, but an all-reduce's for a reduce-scatter, up to log2(n) messages for a broadcast (a tree), and up
+    to one message more for a reduce. A short call has up to 12 headers for each other rank (and is made n times of a
+    list, by a reduce-scatter); a long one is cut into more messages, whose headers are less than 1 %.
+    """
+    n, M, ring = len(event.group), event.message_bytes, event.sent_bytes
+    least, most, calls = ring, ring, 1
+    if event.op == "reduce_scatter":
+        least, most, calls = 2 * ring, 2 * ring, n
+    elif event.op == "broadcast":
+        least, most = 0, (n - 1).bit_length() * M
+    elif event.op == "reduce":
+        most = ring + M
+    return least, most + most // 100 + 12 * calls * (n - 1) * HEADER_BYTES
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
@@ -154,15 +161,12 @@ class CommunicationLog(Recording):
         return None if not known or None in known else sum(known)
 
     def agrees_with_wire(self) -> bool:
-        """Whether the system saw what was counted: a ring's bytes (twice as many for a reduce-scatter), and headers.
-
-        True where nobody counts, or for an operation that gloo does not send as a ring does (broadcast, reduce).
-        """
+        """Whether the system saw what was counted, as gloo sends it; True where nobody counts, or has a rule."""
         written = self.wire_bytes()
-        if written is None or any(event.op not in GLOO_OF_RING for event in self.events):
+        if written is None or any(event.sent_bytes is None for event in self.events):
             return True
-        expected = sum(GLOO_OF_RING[event.op] * event.sent_bytes for event in self._countable(None))
-        return expected <= written <= expected + sum(map(most_headers, self.events))
+        least, most = map(sum, zip((0, 0), *map(bounds_on_wire, self.events)))
+        return least <= written <= most
 
     def _select(self, op: str | None) -> list[CommunicationEvent]:
         return [event for event in self.events if op is None or event.op == op]
