@@ -147,14 +147,14 @@ def run(answers: Answers, layout: str | ParallelLayout, steps: int = 6, config: 
     losses, calls, sent = zip(*found)
     sent = {number: int(num_bytes) for number, num_bytes in sum(sent, Counter()).items()}
     return Outcome(answers, str(layout), sum(calls, Counter()), sent, int(found.communication.sent_bytes),
-                   losses[0], alone)
+                   losses[0], alone, found.communication.agrees_with_wire())
 
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Drawn):
     """calls, sent: of the answers, by exercise, on all ranks; `sent`, and `sent_in_all`, are bytes of the last step.
 
-    losses, one_process: of the same steps.
+    losses, one_process: of the same steps. agrees_with_wire: whether the operating system saw `sent_in_all`, too.
     """
 
     answers: Answers
@@ -164,6 +164,7 @@ class Outcome(Drawn):
     sent_in_all: int
     losses: Sequence[float]
     one_process: Sequence[float]
+    agrees_with_wire: bool
 
     @property
     def differences(self) -> list[float]:

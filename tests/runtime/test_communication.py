@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -334,11 +335,38 @@ def test_on_the_wire_gloo_sends_what_a_ring_would_but_twice_that_of_a_reduce_sca
     assert root == pytest.approx(math.ceil(math.log2(n)), rel=0.01)  # a tree, not a ring
 
 
+@pytest.mark.skipif(wire.read_sockets() is None, reason="nobody counts here")
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_what_is_counted_agrees_with_the_wire_and_half_or_twice_of_it_does_not(world_size):
+    def call_all():
+        n, numbers = dist.get_world_size(), 12 * 40_000
+        with record_communication() as log:
+            dist.all_reduce(torch.ones(numbers))
+            dist.all_gather(list(torch.empty(n, numbers // n)), torch.ones(numbers // n))
+            dist.reduce_scatter(torch.empty(numbers // n), list(torch.ones(numbers).chunk(n)))
+            dist.all_to_all_single(torch.empty(numbers), torch.ones(numbers), async_op=True).wait()
+            dist.broadcast(torch.ones(100), 0)
+            dist.reduce(torch.ones(100), 0)
+            dist.barrier()
+        return log
+
+    for log in launch(call_all, world_size=world_size, device="cpu"):
+        assert log.agrees_with_wire()
+        for wrong in (0.5, 0.9, 1.1, 2):
+            events = [replace(event, sent_bytes=Fraction(event.sent_bytes) * Fraction(wrong)) for event in log.events]
+            assert not replace(log, events=events).agrees_with_wire()
+        assert replace(log, wire=dict.fromkeys(log.ranks)).agrees_with_wire()  # nobody counted
+
+
 def test_calls_that_overlap_share_the_wire_and_say_so():
     def overlap():
+        r, others = dist.get_rank(), dist.new_group()  # rank 0's all_reduce cannot end before its broadcast has begun
         with record_communication() as log:
+            if r == 1:
+                dist.broadcast(torch.ones(10), 0, group=others)
             work = dist.all_reduce(torch.ones(1000), async_op=True)
-            dist.broadcast(torch.ones(10), 0)
+            if r == 0:
+                dist.broadcast(torch.ones(10), 0, group=others)
             work.wait()
         return log
 

@@ -24,6 +24,7 @@ from course_lib.runtime.operations import POINT_TO_POINT, Transfer
 from course_lib.runtime.tensors import tensors_in
 
 MAX_NAMED_GROUPS = 4  # a table cell names this many groups or pairs, and counts more
+HEADER_BYTES = 48  # of a message of gloo's
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,24 @@ def wire_of(wire: dict[str, int], op: str | None) -> int | None:
     return None if any(op in ops.split(" + ") for ops in wire if ops != op) else wire.get(op, 0)
 
 
+def bounds_on_wire(event: CommunicationEvent) -> tuple[int | Fraction, int | Fraction]:
+    """The least and the most bytes that gloo writes on this rank for a call.
+
+    They are a ring's, but an all-reduce's for a reduce-scatter, up to log2(n) messages for a broadcast (a tree), and up
+    to one message more for a reduce. A short call has up to 12 headers for each other rank (and is made n times of a
+    list, by a reduce-scatter); a long one is cut into more messages, whose headers are less than 1 %.
+    """
+    n, M, ring = len(event.group), event.message_bytes, event.sent_bytes
+    least, most, calls = ring, ring, 1
+    if event.op == "reduce_scatter":
+        least, most, calls = 2 * ring, 2 * ring, n
+    elif event.op == "broadcast":
+        least, most = 0, (n - 1).bit_length() * M
+    elif event.op == "reduce":
+        most = ring + M
+    return least, most + most // 100 + 12 * calls * (n - 1) * HEADER_BYTES
+
+
 def num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -140,6 +159,14 @@ class CommunicationLog(Recording):
         """
         known = [None if wire is None else wire_of(wire, op) for wire in (self.wire.get(rank) for rank in self.ranks)]
         return None if not known or None in known else sum(known)
+
+    def agrees_with_wire(self) -> bool:
+        """Whether the system saw what was counted, as gloo sends it; True where nobody counts, or has a rule."""
+        written = self.wire_bytes()
+        if written is None or any(event.sent_bytes is None for event in self.events):
+            return True
+        least, most = map(sum, zip((0, 0), *map(bounds_on_wire, self.events)))
+        return least <= written <= most
 
     def _select(self, op: str | None) -> list[CommunicationEvent]:
         return [event for event in self.events if op is None or event.op == op]

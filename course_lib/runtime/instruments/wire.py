@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import threading
 from collections import Counter
 from typing import Any
 
@@ -99,22 +100,25 @@ class WireCounter:
         self.by_op: Counter[str] = Counter()
         self.under_way: set[int] = set()
         self.ops: set[str] = set()
+        self.lock = threading.Lock()  # a call ends in a thread of the backend, while the next one may begin in ours
         self.sockets = Sockets()
         self.read = self.sockets.read
         self.counts = dist.is_initialized() and "nccl" not in dist.get_backend_config() and self.read() is not None
 
     def begin_call(self, call: GroupCall) -> None:
         if self.counts:
-            if not self.under_way:
-                self.ops, self.before = set(), self.read()
-            self.under_way.add(call.number)
-            self.ops.add(name_of_function(call.op))
+            with self.lock:
+                if not self.under_way:
+                    self.ops, self.before = set(), self.read()
+                self.under_way.add(call.number)
+                self.ops.add(name_of_function(call.op))
 
     def end_call(self, call: GroupCall) -> None:
-        if self.counts and call.number in self.under_way:
-            self.under_way.remove(call.number)
-            if not self.under_way:
-                self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
+        with self.lock:
+            if call.number in self.under_way:
+                self.under_way.remove(call.number)
+                if not self.under_way:
+                    self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
 
     def begin_wait(self, call: GroupCall) -> Any:
         """Waiting sends nothing."""
@@ -124,8 +128,9 @@ class WireCounter:
 
     def close(self) -> dict[str, int] | None:
         """Bytes by operation; None where nobody counts. A call that nobody waited for counts until now."""
-        if self.under_way:
-            self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
-            self.under_way.clear()
-        self.sockets.close()
+        with self.lock:
+            if self.under_way:
+                self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
+                self.under_way.clear()
+            self.sockets.close()
         return dict(self.by_op) if self.counts else None
