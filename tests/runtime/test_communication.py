@@ -335,7 +335,7 @@ def test_on_the_wire_gloo_sends_what_a_ring_would_but_twice_that_of_a_reduce_sca
     assert root == pytest.approx(math.ceil(math.log2(n)), rel=0.01)  # a tree, not a ring
 
 
-@pytest.mark.skipif(wire.read_sockets() is None, reason="nobody counts here")
+@pytest.mark.skipif(wire.Sockets().read() is None, reason="nobody counts here")
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_what_is_counted_agrees_with_the_wire_and_half_or_twice_of_it_does_not(world_size):
     def call_all():
