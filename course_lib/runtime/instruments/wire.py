@@ -8,12 +8,14 @@ Calls that are under way at the same time share the bytes: these stand under all
 Source: struct tcp_info in include/uapi/linux/tcp.h.
 """
 
+import contextlib
 import os
 import socket
 import stat
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -30,7 +32,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self.written: dict[int, int] = {}  # by the connection's inode; one that was closed keeps what it had
-        self.open: dict[int, tuple[int, socket.socket]] = {}  # by file descriptor: inode, connection
+        self.open: dict[int, int] = {}  # file descriptor -> inode
         self.num_files = 0  # open files when the connections were looked for
 
     def read(self) -> int | None:
@@ -46,28 +48,20 @@ class Sockets:
         return sum(self.written.values())
 
     def _look(self) -> None:
-        self.close()
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                number = int(name)
+        self.open = {}
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # closed meanwhile
                 status = os.fstat(number)
-                if not stat.S_ISSOCK(status.st_mode):
-                    continue
-                connection = socket.socket(fileno=number)
-                if is_to_a_rank(connection):
-                    self.open[number] = status.st_ino, connection
-                else:
-                    connection.detach()
-            except OSError:  # closed meanwhile
-                continue
+                if stat.S_ISSOCK(status.st_mode) and borrow(number, is_to_a_rank):
+                    self.open[number] = status.st_ino
 
     def _note(self) -> bool:
         """Ask each connection; False where one is no longer what it was."""
-        for number, (inode, connection) in self.open.items():
+        for number, inode in self.open.items():
             try:
                 if os.fstat(number).st_ino != inode:
                     return False
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+                info = borrow(number, ask)
             except OSError:
                 return False
             if len(info) < SENT_AT + 16:  # Linux before 4.19, or what only looks like it
@@ -76,11 +70,18 @@ class Sockets:
             self.written[inode] = sent - sent_again + struct.unpack_from("=I", info, NOT_SENT_AT)[0]
         return True
 
-    def close(self) -> None:
-        """Forget the connections, which stay open: they are gloo's."""
-        for _, connection in self.open.values():
-            connection.detach()
-        self.open.clear()
+
+def borrow(number: int, look: Callable[[socket.socket], Any]) -> Any:
+    """What `look` says of a socket that is somebody else's: gloo's, which must stay open."""
+    connection = socket.socket(fileno=number)
+    try:
+        return look(connection)
+    finally:
+        connection.detach()  # otherwise Python would close it
+
+
+def ask(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
 
 
 def is_to_a_rank(connection: socket.socket) -> bool:
@@ -132,5 +133,4 @@ class WireCounter:
             if self.under_way:
                 self.by_op[" + ".join(sorted(self.ops))] += self.read() - self.before
                 self.under_way.clear()
-            self.sockets.close()
         return dict(self.by_op) if self.counts else None
