@@ -78,13 +78,19 @@ def _install() -> None:
     libraries = library, functional = [torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional")]
     _removals.extend(partial(remove_library, library) for library in libraries)
     functional.impl("wait_tensor", _wait_for, BACKEND_SELECT, with_keyset=True)
-    for operator in list_operators("c10d"):
-        if "process_group" in names_of(operator):
-            library.impl(operator._schema.name, _make_kernel(operator), BACKEND_SELECT, with_keyset=True)
+    for name, kernel in make_kernels().items():
+        library.impl(name, kernel, BACKEND_SELECT, with_keyset=True)
     for method, operator in methods_of_backends().items():
         patch = replace_attribute(Backend, method, _make_method(getattr(Backend, method), operator))
         patch.__enter__()
         _removals.append(partial(patch.__exit__, None, None, None))
+
+
+@cache
+def make_kernels() -> dict[str, Callable]:
+    """By operator of c10d: what runs in front of it."""
+    return {operator._schema.name: _make_kernel(operator) for operator in list_operators("c10d")
+            if "process_group" in names_of(operator)}
 
 
 def _make_kernel(operator: OpOverload) -> Callable:
@@ -143,6 +149,7 @@ def row_of(operator: OpOverload) -> Operation | None:
     return find_operation(operator._schema.name)
 
 
+@cache
 def methods_of_backends() -> dict[str, OpOverload]:
     """Methods of a Backend that communicate, each with the operator that ends in it."""
     known = {operator._schema.name.partition("::")[2].rstrip("_"): operator for operator in list_operators("c10d")}
