@@ -11,7 +11,7 @@ nobody listens nothing is installed, and nothing costs.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -51,7 +51,7 @@ WaitHandler = Callable[[torch.Tensor, Run], Any]
 handlers: list[Handler] = []
 wait_handlers: list[WaitHandler] = []
 _thread = threading.local()
-_removals: list[Callable[[], None]] = []
+_installed = ExitStack()  # what is in place while anybody listens
 
 
 @contextmanager
@@ -70,20 +70,19 @@ def handle_arrivals(handler: Handler, wait_handler: WaitHandler | None = None) -
         if wait_handler is not None:
             wait_handlers.remove(wait_handler)
         if not handlers:
-            while _removals:
-                _removals.pop()()
+            _installed.close()
 
 
 def _install() -> None:
     libraries = library, functional = [torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional")]
-    _removals.extend(partial(remove_library, library) for library in libraries)
+    for each in libraries:
+        _installed.callback(remove_library, each)
     functional.impl("wait_tensor", _wait_for, BACKEND_SELECT, with_keyset=True)
     for name, kernel in make_kernels().items():
         library.impl(name, kernel, BACKEND_SELECT, with_keyset=True)
     for method, operator in methods_of_backends().items():
-        patch = replace_attribute(Backend, method, _make_method(getattr(Backend, method), operator))
-        patch.__enter__()
-        _removals.append(partial(patch.__exit__, None, None, None))
+        ours = _make_method(getattr(Backend, method), operator)
+        _installed.enter_context(replace_attribute(Backend, method, ours))
 
 
 @cache
