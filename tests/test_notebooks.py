@@ -21,6 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from course_lib.collectives.ring import reduce_scatter
 from course_lib.grading.registry import exercise
+from course_lib.pictures.drawn import NOT_SEEN
 from course_lib.show import Difference, Listing, colour_code, show
 from tools import minutes, notebooks
 from tools.notebooks import LONGEST_CELL, MOST_MINUTES, faults
@@ -50,6 +51,8 @@ SPOILED = {
         outputs=[new_output("display_data", {notebooks.WIDGET_MIME + "view+json": {}})]),
     "a picture names what drew it": lambda _, first, second: second.update(
         outputs=shown(image_png=base64.b64encode(b"...tEXtSoftware...").decode())),
+    "a headline that its own data contradict": lambda _, first, second: second.update(
+        outputs=shown(text_plain="Chart: " + NOT_SEEN + "it falls")),
     "an error output": lambda _, first, second: second.update(
         outputs=[new_output("error", ename="E", evalue="", traceback=[])]),
     "the first code cell holds more": lambda _, first, second: first.update(source="import sys\nprint(sys.path)"),

@@ -21,6 +21,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from course_lib.pictures.drawn import NOT_SEEN
 from tools import minutes
 from tools.harness.outputs import difference, error_of, said
 from tools.run_notebooks import NOTEBOOKS, execute, failure, summary
@@ -128,6 +129,9 @@ def executed(path: Path) -> NotebookNode:
     notebook = asyncio.run(execute(path))
     if words := notebook.metadata.executed.died or next(filter(None, map(failure, notebook.cells)), ""):
         raise SystemExit(f"{path}: not written, it does not run\n{words}")
+    if contradicted := [said(output) for cell in notebook.cells for output in cell.get("outputs", [])
+                        if NOT_SEEN in said(output)]:
+        raise SystemExit(f"{path}: not written, a headline does not hold\n" + "\n".join(contradicted))
     return notebook
 
 
@@ -211,6 +215,8 @@ def faults_of_cell(cell: NotebookNode) -> list[str]:
         "a picture names what drew it; save with metadata={'Software': None}":
             any(b"Software" in base64.b64decode(each.get("image/png", "")) for each in data),
         "ends in ';', which hides the value from the reader but not from nbval": cell.source.rstrip().endswith(";"),
+        "a headline that its own data contradict; run make notebooks":
+            any(NOT_SEEN in said(output) for output in cell.outputs),
         "an error output, and no tag raises-exception": "raises-exception" not in tags and error_of(cell.outputs),
         f"more than {LONGEST_CELL} lines of code":
             sum(bool(line.strip()) for line in cell.source.splitlines()) > LONGEST_CELL,

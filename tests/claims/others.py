@@ -134,8 +134,15 @@ def always_waiting(timeline: Timeline) -> Timeline:
     return replace(timeline, waits=[replace(event, lane="waiting") for event in calls])
 
 
+def never_free(timeline: Timeline) -> Timeline:
+    """Every wait from the beginning to the end."""
+    waits = [replace(wait, start_s=0.0, end_s=timeline.duration_s) for wait in always_waiting(timeline).waits]
+    return replace(timeline, waits=waits)
+
+
 TIMELINES: dict[str, Callable[[Timeline], Timeline]] = {
-    "the last first": mirrored, "everybody always busy": always_busy, "everybody always waiting": always_waiting}
+    "the last first": mirrored, "everybody always busy": always_busy, "everybody always waiting": always_waiting,
+    "everybody waiting from the beginning to the end": never_free}
 
 
 def with_timelines(results: Results, change: Callable[[Timeline], Timeline]) -> Results:

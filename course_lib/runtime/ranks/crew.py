@@ -6,6 +6,7 @@ passed that nobody looked into: it says nothing of ranks.
 """
 
 import glob
+import math
 import os
 import queue
 import secrets
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from course_lib.runtime.operations import POINT_TO_POINT
 from course_lib.runtime.ranks.frames import Frame, frames_of_dump
@@ -27,8 +30,17 @@ if TYPE_CHECKING:
 LEAVE_S = 5.0  # time for a rank to close what it opened
 _STILL_CPU = 0.2  # share of a core below which a waiting rank counts as not using the CPU
 _TIMES = 6  # that each rank was seen still, before all count as stuck, however long that took
-_ANSWER_S = 0.5  # a rank that does not say within this time where it is holds the interpreter
+_ANSWER_S = 0.5  # a rank that works for so long and does not say where it is holds the interpreter ...
+_LATEST_S = 3.0  # ... or stands still and holds it; by then also a rank that waited for a core has said it
 _DUMP_S = 2.0  # by then a signal has made it write that down, also where it waits for a core
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process has used; without end where it has ended."""
+    try:
+        return sum(psutil.Process(pid).cpu_times()[:2])
+    except psutil.Error:
+        return math.inf
 
 
 class Crew:
@@ -169,8 +181,10 @@ class LaunchRanks:
 
     def _ask_and_wait(self, handle: Callable[[int, Any], None]) -> list[int]:
         """Ask every unfinished rank; returns those that did not answer in time."""
-        silent, until = set(self.unfinished_ranks()), time.monotonic() + _ANSWER_S
-        while silent and time.monotonic() < until:
+        silent, asked_s = set(self.unfinished_ranks()), time.monotonic()
+        until = {rank: _cpu_s(self.crew.processes[rank].pid) + _ANSWER_S for rank in silent}
+        while any(_cpu_s(self.crew.processes[rank].pid) < until[rank] for rank in silent) and (
+                time.monotonic() < asked_s + _LATEST_S):
             self.ask(silent)  # again and again, for one that takes its task in this moment could not be asked yet
             try:
                 rank, message = self.events.get(timeout=0.05)
