@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from course_lib.costs.flops import UTILISATION
 from course_lib.facts import accelerator, interconnect
-from course_lib.grading.compare import alike, contrast, describe
+from course_lib.grading.compare import alike, contrast
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
 from course_lib.grading.gradients import ROUNDING, Inputs, doubles, normal
 from course_lib.grading.kinds import CollectiveExercise, NumberExercise, network_of_rates, num_calls
@@ -172,7 +172,7 @@ class MasterSteps(ShardExercise):
         every = torch.cat(expected)
         for rank, (own, right) in enumerate(zip(given, expected)):
             if not any(alike(own["master"], fine, self.tolerance) for fine in (right, every)):
-                return f"rank {rank} returned {describe(own['master'])}: expected its master weights {describe(right)}"
+                return f"rank {rank}'s master weights are {contrast(own['master'], right, self.tolerance)}"
         whole = given[0]["master"].shape == every.shape
         rounded = (given[0]["master"] if whole else torch.cat([own["master"] for own in given])).bfloat16()
         for rank, own in enumerate(given):

@@ -34,7 +34,7 @@ from course_lib.costs.links import Link
 from course_lib.costs.memory import training_memory
 from course_lib.costs.network import Network
 from course_lib.costs.scaling import peak_1f1b
-from course_lib.grading.compare import alike, describe, is_list_of
+from course_lib.grading.compare import alike, describe, is_list_of, is_number, number, unlike
 from course_lib.grading.exercise import Exercise, SentBytes, Trial, trials_of
 from course_lib.grading.on_rank import values
 from course_lib.grading.spent import Spent
@@ -89,8 +89,9 @@ class LayoutMemory(Exercise):
             form = f"a dict with {', '.join(map(str, has)) or 'nothing'}" if type(has) is dict else describe(has)
             return f"it returned {form[:150]}: expected a dict with {', '.join(right)}"
         kind = next(kind for kind in right if not alike(has[kind], right[kind], self.tolerance))
-        size = f"{has[kind] / 1e9:.6g} GB" if type(has[kind]) in (int, float) else describe(has[kind])
-        return f"{kind} is {size}, expected {right[kind] / 1e9:.6g} GB"
+        if not is_number(has[kind]):
+            return f"{kind} is {describe(has[kind])}, expected {number(right[kind] / 1e9)} GB"
+        return "{} is {} GB, expected {} GB".format(kind, *unlike(has[kind] / 1e9, right[kind] / 1e9))
 
     def opening(self, trial: Trial, answers: list[Any]) -> str:
         return f"{self.wrong(trial, answers)}: "

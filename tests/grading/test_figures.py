@@ -3,6 +3,8 @@ report calls measured was measured. A sketch tells answers apart, and a mistake 
 """
 
 import math
+import re
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy
@@ -81,6 +83,36 @@ def test_what_looks_the_same_is_told_apart(given, expected, words):
     assert not alike(given, expected) and words in contrast(given, expected)
     within = contrast(with_element(6, 1e-12), with_element(7, 1e-3), (0.0, 1e-9))
     assert " at [7]: expected 0.001;" in within  # and not what is within tolerance
+
+
+def nudge(answer, relative):
+    """The first number of `answer` that may be wrong by so little is; of a tensor the largest."""
+    if type(answer) is float:
+        return answer * (1 + relative)
+    if isinstance(answer, torch.Tensor) and answer.is_floating_point():
+        largest = answer.abs() == answer.abs().max()
+        return answer + largest * answer * max(relative, 1.2 * torch.finfo(answer.dtype).eps)
+    if isinstance(answer, list) and answer:
+        return [nudge(answer[0], relative), *answer[1:]]
+    if isinstance(answer, dict):
+        return {name: nudge(value, relative) for name, value in answer.items()}
+    return answer + 1 if type(answer) is int else answer
+
+
+def test_no_exercise_says_of_two_numbers_that_look_the_same_that_one_was_expected():
+    same, reached = re.compile(r"(?:is|are|returned|has) ([^:;]+?)(?: GB)?[,:] expected \1(?!\S)"), set()
+    for asked in every_exercise():
+        for trial in asked.trials(0)[:3]:
+            for relative in (1e-12, 1e-9, 1e-7, 1e-5):
+                with suppress(NotImplementedError, LookupError, TypeError):  # no reference, or more than the answers
+                    expected = (asked.solve(*trial.inputs[0]) if isinstance(asked, NumberExercise)
+                                else asked.solve(trial.inputs))
+                    answers = [nudge(answer, relative) for answer in (
+                        expected if isinstance(expected, list) else [expected])]
+                    cause = asked.judge(trial, answers, SentBytes([[0] * len(answers)] * len(answers), True)).cause
+                    assert not cause or not same.search(cause), cause
+                    reached.add(asked.number)
+    assert len(reached) > 40
 
 
 # ---- measured
