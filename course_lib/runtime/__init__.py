@@ -40,7 +40,7 @@ from course_lib.runtime.errors import Deadlock, LaunchError, LaunchTimeout, Rank
 from course_lib.runtime.hosts import HostsUnavailable, on_hosts
 from course_lib.runtime.instruments.clocks import seconds, sleep
 from course_lib.runtime.instruments.communication import CommunicationLog, record_communication
-from course_lib.runtime.instruments.memory import MemoryLog, record_memory
+from course_lib.runtime.instruments.memory import MemoryLog, process_bytes, record_memory
 from course_lib.runtime.instruments.recordings import span
 from course_lib.runtime.instruments.timeline import Timeline, record_timeline
 from course_lib.runtime.launcher import Results, launch

@@ -106,11 +106,14 @@ def test_ranks_are_in_step_where_all_of_a_group_made_the_same_calls_and_each_mes
 LINE = "rank 1 waits here"
 
 
-def seen_after(*sightings, ranks=2, returned=()):
-    """After (rank, the rank's clock, the line on which it waits or None where it computes, CPU seconds so far)."""
+def seen_after(*sightings, ranks=2, returned=None):
+    """After (rank, the rank's clock, the line on which it waits or None where it computes, CPU seconds so far), and
+    after the returns, {rank: clock}.
+    """
     crew = Crew(None, Task(0, ranks, "gloo", "store", 0, 1, 60.0, b""), {})
     seen = LaunchRanks(crew, crew.make_tasks(b""))
-    seen.returned |= {rank: Returned(b"", {}) for rank in returned}
+    for rank, clock_s in (returned or {}).items():
+        seen.note_return(rank, Returned(b"", {}), clock_s)
     for rank, clock_s, line, busy_s in sightings:
         seen.note(rank, Whereabouts((), line, None, {(str(line), ()): 1}, busy_s, clock_s))
     return seen
@@ -124,8 +127,9 @@ def every(rank, begin_s, end_s):
 def test_ranks_are_stuck_for_as_long_as_all_that_are_left_were_seen_to_wait():
     assert seen_after(*every(0, 0, 4), *every(1, 1, 4)).all_still_for_s() == 3.0
     assert seen_after(*every(0, 0, 4), *every(1, 5, 9)).all_still_for_s() <= 0.0  # rank 0 may compute by now
-    assert seen_after(*every(0, 0, 4), returned=(1,)).all_still_for_s() == 4.0
-    assert seen_after(returned=(0, 1)).all_still_for_s() == 0.0
+    assert seen_after(*every(0, 0, 4), returned={1: -1.0}).all_still_for_s() == 4.0
+    assert seen_after(*every(0, 0, 4), returned={1: 3.5}).all_still_for_s() == 0.5  # what rank 1 sent may be on its way
+    assert seen_after(returned={0: 1.0, 1: 1.0}).all_still_for_s() == 0.0
 
 
 def test_a_machine_that_stands_still_for_a_minute_is_no_deadlock():

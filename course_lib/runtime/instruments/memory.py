@@ -20,11 +20,13 @@ named. Neither sees what is not the allocator's: free memory that it holds in re
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
 """
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -171,6 +173,16 @@ def record_memory(**named: Any) -> Iterator[MemoryLog]:
     claims: Sources = [(CLAIM_OF_KIND[kind], source) for kind, source in sources]
     with keep_recording(log), MemoryTracker(track, claims).watch():
         yield log
+
+
+def process_bytes() -> int:
+    """What this process alone holds of the machine's memory, by the operating system, which knows no tensors.
+
+    glibc gives back before what was freed; elsewhere (macOS, Windows) that is counted, too.
+    """
+    with suppress(AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_full_info().uss
 
 
 def tensor_source(name: str, value: Any) -> Callable[[], Any]:

@@ -119,13 +119,14 @@ class Still:
 
 
 class LaunchRanks:
-    """What is known of the ranks of `crew` that run one call. The supervisor fills `returned`."""
+    """What is known of the ranks of `crew` that run one call."""
 
     def __init__(self, crew: Crew, tasks: list[Task]) -> None:
         self.crew = crew
         self.tasks = {task.rank: task for task in tasks}
         self.events: queue.Queue = queue.Queue()  # (rank, message of messages.py, or Closed)
         self.returned: dict[int, Returned] = {}
+        self.returned_s = -math.inf  # when the last of them did, by time.monotonic()
         self.absent = {rank: Absent(crew.counts.get(rank, {})) for rank in range(crew.task.world_size)
                        if rank not in self.tasks}  # they take no part in the call
         self.seen: dict[int, Whereabouts] = {}
@@ -141,6 +142,9 @@ class LaunchRanks:
             if rank not in self.unanswered:
                 self.unanswered.add(rank)
                 self.crew.processes[rank].tell(ASK)
+
+    def note_return(self, rank: int, returned: Returned, now_s: float) -> None:
+        self.returned[rank], self.returned_s = returned, now_s
 
     def note(self, rank: int, now: Whereabouts) -> None:
         """Take a rank's answer: has it moved since the last one, or waited in the same call?"""
@@ -163,8 +167,9 @@ class LaunchRanks:
         still = [self.still.get(rank) for rank in self.unfinished_ranks()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
-        # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock.
-        return min(each.until for each in still) - max(each.since for each in still)
+        # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock. One
+        # that has just returned moved until then, and what it sent may be on its way.
+        return min(each.until for each in still) - max(self.returned_s, *(each.since for each in still))
 
     def restart_clocks(self) -> None:
         """Count the waiting of ranks from now on: the time up to now was the reader's."""

@@ -216,7 +216,7 @@ class Supervisor:
             case Whereabouts():
                 self.ranks.note(rank, message)
             case messages.Returned():
-                self.ranks.returned[rank] = message
+                self.ranks.note_return(rank, message, time.monotonic())
                 self.conversation.end_turn(rank)
             case messages.Asks():
                 self.conversation.take_question(rank, message)
