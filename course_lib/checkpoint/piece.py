@@ -256,14 +256,19 @@ def tied_names(model: Model) -> dict[str, str]:
     """Other names of tensors that are in a checkpoint once -> the name that they have there."""
     first: dict[Tensor, str] = {}
     tied = {}
-    for module in unwrap(model):
-        inner = module.module if isinstance(module, FullyShardedDataParallel) else module
+    for inner in plain_modules(model):
         shared = getattr(inner, "shared", {})
         for name, tensor in inner.state_dict(keep_vars=True).items():
             common = first.setdefault(tensor, shared.get(name, name))
             if name != common:
                 tied[name] = common
     return tied
+
+
+def borrowed_names(model: Model) -> set[str]:
+    """Names in a checkpoint of tensors that this rank has under another name only, as a tied one of another stage."""
+    own = {name for inner in plain_modules(model) for name in inner.state_dict(keep_vars=True)}
+    return {*tied_names(model).values()} - own
 
 
 def named_tensors(model: Model) -> Iterator[tuple[str, LocalTensor]]:
@@ -302,6 +307,11 @@ def unwrap(model: Model) -> list[nn.Module]:
     modules = list(getattr(model, "stages", [model])) if isinstance(model, nn.Module) else list(model)
     wrappers = (DistributedDataParallel, nn.parallel.DistributedDataParallel)
     return [module.module if isinstance(module, wrappers) else module for module in modules]
+
+
+def plain_modules(model: Model) -> list[nn.Module]:
+    """unwrap's, without a FullyShardedDataParallel around it either."""
+    return [module.module if isinstance(module, FullyShardedDataParallel) else module for module in unwrap(model)]
 
 
 # Random numbers

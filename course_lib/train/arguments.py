@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin
+from course_lib.checkpoint.manifest import problems_of
 from course_lib.command_line import Parser, above_zero, whole
 from course_lib.expert_parallel import SINGLE, moe_gpt
 from course_lib.hybrid_parallel import LearningRate, ParallelLayout

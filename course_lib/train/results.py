@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin
+from course_lib.checkpoint.manifest import problems_of
 from course_lib.command_line import Parser, above_zero, whole
 from course_lib.reference import GPT, GPTConfig
 from course_lib.reference.text import load_text
