@@ -103,7 +103,7 @@ def require_whole(metadata: Metadata) -> None:
 def write_pieces(folder: Path, state: State, borrowed: set[str], group: dist.ProcessGroup | None) -> None:
     """Write the ranks' `state` into `folder`, and wait until it is on the disk. Collective; None is one process alone.
 
-    RuntimeError, on every rank, for what one rank could not write.
+    OSError or RuntimeError, on every rank, for what one rank could not write.
     """
     writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
     try:
@@ -112,5 +112,5 @@ def write_pieces(folder: Path, state: State, borrowed: set[str], group: dist.Pro
             save(state, storage_writer=writer, planner=SavePieces(borrowed), process_group=group, no_dist=group is None)
     except CheckpointException as error:  # it is a BaseException, and says everything once a rank
         rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
-        raise RuntimeError(f"the checkpoint could not be written. Rank {rank} said: {type(cause).__name__}: {cause}"
-                           ) from error
+        kind = OSError if isinstance(cause, OSError) else RuntimeError
+        raise kind(f"the checkpoint could not be written. Rank {rank} said: {type(cause).__name__}: {cause}") from error

@@ -120,6 +120,8 @@ def unpickle(data: bytes, known: set[Name]) -> Any:
             stack.append(Record(("", "storage"), stack.pop()))
         elif do not in ("PROTO", "FRAME", "STOP"):
             raise ValueError(f"its instruction {do} is in no such file")
+        if len(stack) > 100_000:  # pickle writes the items of a list by the thousand
+            raise ValueError("it is too deep")
     return stack.pop()
 
 
@@ -195,6 +197,8 @@ def _tensors_of(metadata: Record, files: Mapping[str, Mapping[str, Any]]) -> Ite
         for chunk in tensor["chunks"]:
             fields = _fields(chunk, "ChunkStorageMetadata")
             offsets, sizes = _sizes(fields["offsets"]), _sizes(fields["sizes"])
+            if (name, offsets) not in places:
+                raise ValueError(f"no file holds the box of {name!r} at {list(offsets)}, or it is there twice")
             place = places.pop((name, offsets))  # so that each is looked at once, however often it is referred to
             if not len(size) == len(offsets) == len(sizes) or any(
                     offset + part > all_of_it for offset, part, all_of_it in zip(offsets, sizes, size)):

@@ -107,13 +107,14 @@ def plain_model(folder: Path) -> GPT:
 def evaluate(arguments: argparse.Namespace) -> None:
     """The mean loss on text that the run was not trained on."""
     path, config, _ = find_model(arguments.folder)
+    model = plain_model(path)
     # Attention makes squares of a row, a few at a time and for each of 8 rows.
     needed, free = 8 * 3 * 4 * config.num_heads * config.sequence_length**2, psutil.virtual_memory().available
     if needed > free:
         raise ValueError(f"rows of {config.sequence_length:,} tokens need {needed / 1e9:,.0f} GB for attention: "
                          f"expected at most {free / 1e9:,.0f} GB, which are free")
     tokens = load_text(arguments.text, config.sequence_length) if arguments.text else None
-    loss = evaluate_alone(plain_model(path), tokens=tokens, num_rows=arguments.rows)
+    loss = evaluate_alone(model, tokens=tokens, num_rows=arguments.rows)
     print(f"{path}: loss {loss:.6f} nats per token ({loss / math.log(2):.4f} bits) on {arguments.rows} held-out rows "
           f"of {config.sequence_length} tokens")
 

@@ -137,6 +137,8 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     except ValueError as error:  # the reader's; under torchrun a rank's, too
         command.error(str(error))
     except RankFailed as error:
-        if not isinstance(error.cause, ValueError):
+        # A disk that is full is the reader's as well, and a connection that broke is not.
+        is_of_files = isinstance(error.cause, OSError) and not isinstance(error.cause, (ConnectionError, TimeoutError))
+        if not (is_of_files or isinstance(error.cause, ValueError)):
             raise
         command.error(str(error.cause))
