@@ -1,7 +1,7 @@
 """What a checkpoint is good for, as sub-commands: inspect, evaluate, sample and export.
 
 DIR is a folder of checkpoints, of which the last is taken, or one checkpoint. All take one process and its memory,
-whatever the layout was.
+whatever the layout was. It may be a stranger's: nothing in it is run, and a link in it is not followed.
 """
 
 import argparse
@@ -30,7 +30,9 @@ ROWS = 64
 # inspect
 
 def inspect(arguments: argparse.Namespace) -> None:
-    """Every checkpoint in DIR: its run, step, layout and sizes, and whether its files are as they were written."""
+    """Every checkpoint in DIR: its run, step, layout and sizes, and whether its files are as they were written. Nothing
+    in them is run.
+    """
     last = checkpoint.find(arguments.folder)
     paths = [last] if last == arguments.folder else complete_checkpoints(arguments.folder)
     runs = {origin(path).run for path in paths}
