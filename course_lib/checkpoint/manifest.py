@@ -51,8 +51,8 @@ def wrong_entries(manifest: Mapping[str, Any]) -> list[str]:
 def is_group(options: Any) -> bool:
     """Whether these are options of an optimiser's group: all but the parameters themselves, in plain JSON."""
     return type(options) is dict and "params" not in options and all(
-        type(each) in (int, float, bool, str, type(None)) for value in options.values()
-        for each in (value if type(value) in (list, tuple) else [value]))
+        each is None or isinstance(each, (int, float, str)) for value in options.values()
+        for each in (value if isinstance(value, (list, tuple)) else [value]))
 
 
 def is_count(value: Any) -> bool:

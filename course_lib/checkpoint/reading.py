@@ -120,8 +120,8 @@ def unpickle(data: bytes, known: set[Name]) -> Any:
             stack.append(Record(("", "storage"), stack.pop()))
         elif do not in ("PROTO", "FRAME", "STOP"):
             raise ValueError(f"its instruction {do} is in no such file")
-        if len(stack) > 100_000:  # pickle writes the items of a list by the thousand
-            raise ValueError("it is too deep")
+        if len(stack) > 100_000 or len(memo) > 4_000_000:  # pickle writes the items of a list by the thousand
+            raise ValueError("it is too deep, or remembers too much")
     return stack.pop()
 
 

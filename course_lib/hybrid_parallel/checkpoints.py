@@ -49,7 +49,7 @@ def require_same_data(path: str | Path, mine: Mapping[str, Any]) -> None:
         saved = saved if isinstance(saved, dict) else {}
         names = [name for name in mine if saved.get(name) != mine[name]]
         raise ValueError(f"the run in {str(path)!r} was on other rows: {', '.join(names)} differ ("
-                         + ", ".join(f"{name}={saved.get(name)!r}, and here {mine[name]!r}" for name in names)
+                         + ", ".join(f"{name}={saved.get(name)!r:.60}, and here {mine[name]!r}" for name in names)
                          + "). Expected the same, since a step's number says where in the text the run is")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -54,7 +55,7 @@ def describe(path: Path) -> list[str]:
         return [show(f"{path.name}  DAMAGED: {error}")]
     when = datetime.fromtimestamp(origin(path).written_ns / 1e9)
     lines = [f"{path.name}  step {manifest['step']}  run {origin(path).run}  {when:%Y-%m-%d %H:%M:%S}  "
-             f"{extra.get('layout', 'no layout named')} on {count(max(1, len(manifest['layout'])), 'rank')}  "
+             f"{layout_in(extra)} on {count(max(1, len(manifest['layout'])), 'rank')}  "
              + ("intact" if not problems else "DAMAGED: " + "; ".join(problems))]
     size = sum(file["bytes"] for file in manifest["files"].values())
     lines.append(f"    {size:,} bytes in {count(len(manifest['files']), 'file')}")
@@ -62,6 +63,12 @@ def describe(path: Path) -> list[str]:
         named = {**asdict(config), **({"experts": experts} if experts else {})}
         lines.append("    model: " + ", ".join(f"{name} {value}" for name, value in named.items()))
     return [show(line) for line in lines]
+
+
+def layout_in(extra: Mapping[str, Any]) -> str:
+    """The layout that a checkpoint says it was saved under."""
+    named = extra.get("layout")
+    return show(named) if isinstance(named, str) else "no layout named"
 
 
 def show(line: str) -> str:
@@ -151,6 +158,8 @@ def export(arguments: argparse.Namespace) -> None:
     """The plain model's tensors in one safetensors file, which other programs read."""
     if not arguments.file.absolute().parent.is_dir():
         raise ValueError(f"{arguments.file}: there is no folder {arguments.file.parent}: expected one that is there")
+    if arguments.file.is_symlink():  # in a stranger's folder, to the reader's own file
+        raise ValueError(f"{arguments.file}: that is a link, whose target would be written over: expected a new name")
     path = checkpoint.find(arguments.folder)
     checkpoint.export_safetensors(path, arguments.file)
     print(f"{path} -> {arguments.file}: {arguments.file.stat().st_size:,} bytes")

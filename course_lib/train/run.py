@@ -96,7 +96,7 @@ def describe_resume(loaded: checkpoint.Loaded | None, folder: Path) -> str:
     """From which checkpoint the run goes on, or that it begins."""
     if loaded is None:
         return f"no checkpoint in {folder} yet: a new run, from the beginning"
-    return f"on from {loaded.path}, saved under {loaded.extra['layout']} after {loaded.step} steps"
+    return f"on from {loaded.path}, saved under {results.layout_in(loaded.extra)} after {loaded.step} steps"
 
 
 def say_where_the_schedule_ends(rate: LearningRate, steps: int) -> None:
