@@ -24,9 +24,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.checkpoint.folders import DamagedCheckpoint, find, problems_of, read_manifest
+from course_lib.checkpoint.folders import find
 from course_lib.checkpoint.loading import optimizer_names
+from course_lib.checkpoint.manifest import DamagedCheckpoint, problems_of, read_manifest
 from course_lib.checkpoint.piece import PREFIX, whole
+from course_lib.checkpoint.reading import read_pieces, saved_tensors
 
 
 def read_state_dict(checkpoint: str | Path) -> dict[str, Tensor]:
@@ -35,16 +37,16 @@ def read_state_dict(checkpoint: str | Path) -> dict[str, Tensor]:
     checkpoint: one, or a folder of them, of which the last is read. DamagedCheckpoint where a file is not as it was
     written.
     """
-    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
-
     path = find(checkpoint)
     if problems := problems_of(path):
         raise DamagedCheckpoint("; ".join(problems))
     manifest, saved = read_manifest(path), saved_tensors(path)
     left_out = optimizer_names(saved)
-    state = {name: torch.zeros(of_one.size, dtype=of_one.properties.dtype, device="cpu")
+    state = {name: torch.zeros(of_one.size, dtype=of_one.dtype, device="cpu")
              for name, of_one in saved.items() if name not in left_out and not name.startswith(PREFIX)}
-    read_pieces(path, {name: whole(tensor) for name, tensor in state.items()}, {}, None)
+    if wrong := {*manifest["tied"].values()} - state.keys() or manifest["tied"].keys() & state.keys():
+        raise DamagedCheckpoint(f"{path}: its manifest ties {sorted(wrong)[0]!r}, which is not so in its files")
+    read_pieces(path, {name: whole(tensor) for name, tensor in state.items()}, {}, saved)
     return {**state, **{name: state[first] for name, first in manifest["tied"].items()}}
 
 
@@ -70,6 +72,8 @@ def write_file(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, tensor in tensors.items():
+        if name in header:
+            raise ValueError(f"a tensor is called {name}: expected a name that the file does not use itself")
         if tensor.dtype not in NAMES:
             raise ValueError(f"{name} is {tensor.dtype}: expected one of {', '.join(map(str, NAMES))}")
         end = offset + tensor.numel() * tensor.element_size()

@@ -1,4 +1,4 @@
-"""Checkpoints as folders: how one comes to be all at once, which is the last good one, whose, and whether it is intact.
+"""Checkpoints as folders: how one comes to be all at once, which is the last good one, and whose.
 
     runs/step_00000040/            one checkpoint: complete, because it has this name
         __0_0.distcp ...           what rank 0 wrote, and so on: torch.distributed.checkpoint's
@@ -13,20 +13,32 @@ the disk. So at every moment the last complete checkpoint is there: whoever dies
 Each is of one run, and a run deletes its own only. A run has an id, drawn once: every manifest has it, and whoever goes
 on from a checkpoint carries it on. The last one is the one that was written last, whatever its step: a run that went
 back to an earlier step, or a new run in an old folder, writes smaller numbers than there are.
+
+A folder may be a stranger's: links in it are not followed, so that nothing outside it is read or written.
 """
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from course_lib.checkpoint.manifest import (
+    LAST_NS,
+    MANIFEST,
+    MOST_BYTES,
+    UNNAMED,
+    DamagedCheckpoint,
+    checksum,
+    read_manifest,
+    wrong_entries,
+)
 
 fcntl: ModuleType | None
 try:
@@ -34,14 +46,9 @@ try:
 except ImportError:  # Windows, where two that save at once are found by what they have written only
     fcntl = None
 
-MANIFEST, LOCK = "manifest.json", ".lock"
+LOCK = ".lock"
 SAVING, DELETING = ".saving-", ".deleting-"
-UNNAMED = "unnamed"  # the run of those who name none
 NAME = re.compile(r"step_(\d{8,})(?:-(\d+))?")
-
-
-class DamagedCheckpoint(ValueError):
-    """A file of a checkpoint is missing, cut short or altered. The message names it."""
 
 
 # Which there are
@@ -58,7 +65,7 @@ def complete_checkpoints(folder: str | Path) -> list[Path]:
     found = []
     for path in Path(folder).glob("step_*"):
         match = NAME.fullmatch(path.name)
-        if match and (path / MANIFEST).is_file():
+        if match and (path / MANIFEST).is_file() and not path.is_symlink():
             found.append((origin(path).written_ns, int(match[1]), int(match[2] or 1), path))
     return [path for *_, path in sorted(found)]
 
@@ -80,7 +87,7 @@ def _origin(path: Path, modified_ns: int, size: int) -> Origin:
 
 def oldest_ns(path: Path) -> int:
     """When the first of its files was written: what has damaged one of them has perhaps written it anew."""
-    return min(file.stat().st_mtime_ns for file in path.iterdir())
+    return min(file.lstat().st_mtime_ns for file in path.iterdir())
 
 
 def step_of(path: Path) -> int:
@@ -101,7 +108,10 @@ def find(path: str | Path, missing_ok: bool = False) -> Path | None:
     found = latest(path)
     if found is None and not missing_ok:
         there = "no such folder" if not path.is_dir() else f"it holds {sorted(p.name for p in path.iterdir())[:6]}"
-        raise ValueError(f"no complete checkpoint in {str(path)!r}: {there}. Expected a folder that save() wrote to")
+        linked = "".join(f"; {each.name} is a link, followed only where it is named itself"
+                         for each in path.glob("step_*") if each.is_symlink())
+        raise ValueError(f"no complete checkpoint in {str(path)!r}: {there}. Expected a folder that save() wrote to"
+                         + linked[:200])
     return found
 
 
@@ -116,7 +126,10 @@ def begin(folder: str | Path, step: int) -> tuple[Path, Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for left in (*folder.glob(f"{SAVING}*"), *folder.glob(f"{DELETING}*")):
-        shutil.rmtree(left)
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
     attempts = [int(match[2] or 1) for path in folder.glob(f"step_{step:08d}*")
                 if (match := NAME.fullmatch(path.name))]
     name = f"step_{step:08d}" + (f"-{max(attempts) + 1}" if attempts else "")
@@ -131,7 +144,10 @@ def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     It is written later than all others in its folder, also where another host's clock was ahead.
     """
     last_ns = max((origin(path).written_ns for path in complete_checkpoints(final.parent)), default=0)
-    manifest = {**manifest, "written_ns": max(time.time_ns(), last_ns + 1)}
+    manifest = {**manifest, "written_ns": min(max(time.time_ns(), last_ns + 1), LAST_NS)}
+    if wrong := wrong_entries(manifest):  # load would say so, too late
+        raise ValueError(f"the checkpoint cannot be saved: load would refuse its {', '.join(wrong)}. Expected plain "
+                         f"numbers and texts in the optimiser's options, and a .metadata of at most {MOST_BYTES:,} bytes")
     with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
         file.flush()
@@ -166,52 +182,6 @@ def sync_folder(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-# Whether it is intact
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """What commit was given. DamagedCheckpoint where that cannot be read any more."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        said = manifest.pop("sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{path / MANIFEST} cannot be read: {type(error).__name__}: {error}") from error
-    if said != checksum(manifest):
-        raise DamagedCheckpoint(f"{path / MANIFEST} is not what was written: its checksum is another one")
-    return manifest
-
-
-def checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest, in hex, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def describe_file(path: Path) -> dict[str, Any]:
-    """What the manifest says of a file."""
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def problem_of(path: Path, expected: Mapping[str, Any]) -> str | None:
-    """What is wrong with one file, or None."""
-    if not path.is_file():
-        return f"{path} is missing"
-    if (size := path.stat().st_size) != expected["bytes"]:
-        return f"{path} has {size:,} bytes: expected {expected['bytes']:,}, as when it was written"
-    if describe_file(path)["sha256"] != expected["sha256"]:
-        return f"{path} is not what was written: its checksum is another one"
-    return None
-
-
-def problems_of(path: Path, names: Iterable[str] | None = None) -> list[str]:
-    """What is wrong with the checkpoint at `path`, or with the files of it that are in `names`."""
-    try:
-        files = read_manifest(path)["files"]
-    except DamagedCheckpoint as error:
-        return [str(error)]
-    looked_at = files if names is None else {name: files[name] for name in names}
-    return [problem for name, expected in looked_at.items() if (problem := problem_of(path / name, expected))]
 
 
 # Whose they are
@@ -289,11 +259,14 @@ class Lock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if fcntl is None:
             return
-        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        if self.path.is_symlink() or self.path.exists() and not self.path.is_file():
+            raise ValueError(f"{self.path} is a link, or no file: expected none of that name. Nothing was written")
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(self.descriptor, 200).decode(errors="replace") or "somebody"
+            text = os.read(self.descriptor, 200).decode(errors="replace")
+            owner = text if text and text.isprintable() else "somebody"
             self.release()
             raise ValueError(f"{owner} is saving into {str(self.path.parent)!r} now: expected a folder of this run's "
                              "own. Nothing was written") from None

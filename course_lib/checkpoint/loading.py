@@ -9,29 +9,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.checkpoint.folders import (
-    DamagedCheckpoint,
-    complete_checkpoints,
-    find,
-    origin,
-    problems_of,
-    read_manifest,
-    step_of,
-)
+from course_lib.checkpoint.folders import complete_checkpoints, find, origin, step_of
+from course_lib.checkpoint.manifest import DamagedCheckpoint, problems_of, read_manifest
 from course_lib.checkpoint.piece import PREFIX, Model, State, pieces, pieces_to_load, restore
+from course_lib.checkpoint.reading import SavedTensor, read_pieces, saved_tensors
 from course_lib.checkpoint.saving import RankGroup, all_ranks, finish, layout_of
 from course_lib.zero import ZeroOptimizer
 from course_lib.zero.consolidate import MASTER
 
-if TYPE_CHECKING:
-    from torch.distributed.checkpoint import TensorStorageMetadata
-
-Saved = Mapping[str, "TensorStorageMetadata"]
+Saved = Mapping[str, SavedTensor]
 
 
 @dataclass(frozen=True)
@@ -63,8 +54,6 @@ def load(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
 @torch.no_grad()
 def load_and_verify(path: Path, model: Model, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
     """As load, from the checkpoint at `path`, whose files somebody has just checked: find_intact, say."""
-    from course_lib.checkpoint.planners import read_pieces, saved_tensors  # which takes torch a second to import
-
     ranks = all_ranks()
     manifest, saved = read_manifest(path), saved_tensors(path)
     if optimizer is not None and optimizer_names(saved):
@@ -77,14 +66,15 @@ def load_and_verify(path: Path, model: Model, optimizer: torch.optim.Optimizer |
     # A rank's generators go on only where it holds what it held: elsewhere its place means something else.
     same = manifest["layout"] == ranks.everyones(layout_of(held))
     generators = pieces_to_load({name: of_one.size for name, of_one in saved.items()}, ranks.r if same else 0)
-    read_pieces(path, {**{name: held[name] for name in sources}, **generators}, sources, ranks.group)
+    wanted = {**{name: held[name] for name in sources}, **generators}
+    ranks.each(lambda: read_pieces(path, wanted, sources, saved))
     for name in held.keys() - sources.keys():  # a parameter that no step had touched, so that nothing was kept of it
         for piece in held[name]:
             piece.tensor.zero_()
     if optimizer is not None:
         set_options(optimizer, manifest["options"])
         accept(optimizer)
-    restore(generators)
+    ranks.each(lambda: restore(generators))
     return Loaded(path, manifest["step"], manifest["extra"], same)
 
 

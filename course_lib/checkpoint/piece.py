@@ -256,14 +256,19 @@ def tied_names(model: Model) -> dict[str, str]:
     """Other names of tensors that are in a checkpoint once -> the name that they have there."""
     first: dict[Tensor, str] = {}
     tied = {}
-    for module in unwrap(model):
-        inner = module.module if isinstance(module, FullyShardedDataParallel) else module
+    for inner in plain_modules(model):
         shared = getattr(inner, "shared", {})
         for name, tensor in inner.state_dict(keep_vars=True).items():
             common = first.setdefault(tensor, shared.get(name, name))
             if name != common:
                 tied[name] = common
     return tied
+
+
+def borrowed_names(model: Model) -> set[str]:
+    """Names in a checkpoint of tensors that this rank has under another name only, as a tied one of another stage."""
+    own = {name for inner in plain_modules(model) for name in inner.state_dict(keep_vars=True)}
+    return {*tied_names(model).values()} - own
 
 
 def named_tensors(model: Model) -> Iterator[tuple[str, LocalTensor]]:
@@ -304,6 +309,11 @@ def unwrap(model: Model) -> list[nn.Module]:
     return [module.module if isinstance(module, wrappers) else module for module in modules]
 
 
+def plain_modules(model: Model) -> list[nn.Module]:
+    """unwrap's, without a FullyShardedDataParallel around it either."""
+    return [module.module if isinstance(module, FullyShardedDataParallel) else module for module in unwrap(model)]
+
+
 # Random numbers
 
 PREFIX = "random_state."
@@ -317,19 +327,22 @@ def random_pieces(r: int, n: int) -> State:
     return {PREFIX + key: [Piece(state[None], (n, len(state)), (r, 0))] for key, state in states.items()}
 
 
-def pieces_to_load(saved: dict[str, torch.Size], r: int) -> State:
+def pieces_to_load(saved: Mapping[str, Sizes], r: int) -> State:
     """Rows to be filled with those of place `r`. What the checkpoint does not have is not asked for: a run that goes
     on on another kind of device.
     """
     wanted = random_pieces(0, 1)
     return {name: [Piece(of_one.tensor, saved[name], (r, 0))] for name, (of_one,) in wanted.items()
-            if name in saved and saved[name][1] == of_one.shape[1]}
+            if name in saved and saved[name][1:] == of_one.shape[1:] and r < saved[name][0]}
 
 
 def restore(state: State) -> None:
-    """Set the generators to the rows that have been filled."""
+    """Set the generators to the rows that have been filled. ValueError for numbers that are no generator's."""
     for name, (piece,) in state.items():
-        if name == PREFIX + "cpu":
-            torch.set_rng_state(piece.tensor[0])
-        else:
-            torch.get_device_module(device()).set_rng_state(piece.tensor[0], device())
+        try:
+            if name == PREFIX + "cpu":
+                torch.set_rng_state(piece.tensor[0])
+            else:
+                torch.get_device_module(device()).set_rng_state(piece.tensor[0], device())
+        except RuntimeError as error:
+            raise ValueError(f"the checkpoint's {name} is no state of a generator: {error}") from error

@@ -23,8 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checkpoint.folders import Lock, Run, Unnamed, begin, commit, describe_file, origin, prune
-from course_lib.checkpoint.piece import Model, State, pieces, random_pieces, tied_names
+from course_lib.checkpoint.folders import Lock, Run, Unnamed, begin, commit, origin, prune
+from course_lib.checkpoint.manifest import describe_file
+from course_lib.checkpoint.piece import Model, State, borrowed_names, pieces, random_pieces, tied_names
 from course_lib.groups.exchange import agree, fingerprint
 from course_lib.groups.membership import member
 
@@ -144,14 +145,16 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     held = pieces(model, optimizer)
     # In the background the optimiser goes on to change these numbers, so the copy has to be made before save returns.
     state = {**on_host(held, copy=background), **random_pieces(ranks.r, ranks.n)}
+    borrowed = borrowed_names(model)
+    borrowed = {name for name in held if not borrowed.isdisjoint((name, name.rpartition(".")[0]))}
     everyones_tied, layout = zip(*ranks.everyones((tied_names(model), layout_of(held))))
     tied = {name: first for of_rank in everyones_tied for name, first in of_rank.items()}
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
                 "layout": list(layout)}
     if background:
-        _under_way.append(Saving(beside(), folder, state, manifest, keep, run))
+        _under_way.append(Saving(beside(), folder, state, borrowed, manifest, keep, run))
         return _under_way[-1]
-    return write(ranks, folder, state, manifest, keep, run)
+    return write(ranks, folder, state, borrowed, manifest, keep, run)
 
 
 def finish() -> None:
@@ -160,7 +163,8 @@ def finish() -> None:
         _under_way.pop().wait()
 
 
-def write(ranks: RankGroup, folder: Path, state: State, manifest: dict[str, Any], keep: int | None, run: Run) -> Path:
+def write(ranks: RankGroup, folder: Path, state: State, borrowed: set[str], manifest: dict[str, Any],
+          keep: int | None, run: Run) -> Path:
     """The files, the manifest, the name. Collective over `ranks`."""
     from course_lib.checkpoint.planners import write_pieces  # which takes torch a second to import
 
@@ -179,7 +183,7 @@ def write(ranks: RankGroup, folder: Path, state: State, manifest: dict[str, Any]
 
     try:
         temporary, final = ranks.first(open_folder)
-        write_pieces(temporary, state, ranks.group)
+        write_pieces(temporary, state, borrowed, ranks.group)
         mine = [*temporary.glob(f"__{ranks.r}_*"), *([temporary / ".metadata"] if ranks.r == 0 else [])]
         # Each rank reads back its own file, which is still in its cache; place 0 alone would read all of them.
         described = ranks.each(lambda: {path.name: describe_file(path) for path in mine})

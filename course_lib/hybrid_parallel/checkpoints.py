@@ -46,9 +46,10 @@ def require_same_data(path: str | Path, mine: Mapping[str, Any]) -> None:
     """ValueError where the checkpoint at `path` is of a run on other rows than `mine`, of describe_data."""
     saved = checkpoint.read_manifest(Path(path))["extra"].get("data")
     if saved is not None and saved != mine:
+        saved = saved if isinstance(saved, dict) else {}
         names = [name for name in mine if saved.get(name) != mine[name]]
         raise ValueError(f"the run in {str(path)!r} was on other rows: {', '.join(names)} differ ("
-                         + ", ".join(f"{name}={saved.get(name)!r}, and here {mine[name]!r}" for name in names)
+                         + ", ".join(f"{name}={saved.get(name)!r:.60}, and here {mine[name]!r}" for name in names)
                          + "). Expected the same, since a step's number says where in the text the run is")
 
 
@@ -102,7 +103,10 @@ def go_on_with_schedule(trainer: HybridTrainer, saved: Mapping[str, Any] | None,
     """Give the trainer the schedule that it goes on with; what a reader has to hear, where it is not the saved one."""
     if not saved or not isinstance(trainer.learning_rate, LearningRate):
         return []
-    before = LearningRate(**saved)
+    try:
+        before = LearningRate(**saved)
+    except TypeError as error:
+        raise ValueError(f"the checkpoint's schedule of the learning rate is none: {str(error)[:200]}") from error
     after = trainer.learning_rate = trainer.learning_rate if schedule is None else schedule(before)
     changes = [f"{name} {old} -> {asdict(after)[name]}" for name, old in asdict(before).items()
                if asdict(after)[name] != old]

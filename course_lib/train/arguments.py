@@ -8,6 +8,7 @@ Mistakes are found by the library's own checks in this process, and said in the 
 """
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ from typing import Any
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint.folders import complete_checkpoints, origin, problems_of
+from course_lib.checkpoint.folders import complete_checkpoints, origin
+from course_lib.checkpoint.manifest import problems_of
 from course_lib.command_line import Parser, above_zero, whole
 from course_lib.expert_parallel import SINGLE, moe_gpt
 from course_lib.hybrid_parallel import LearningRate, ParallelLayout
@@ -140,6 +142,23 @@ def describe_experts(arguments: argparse.Namespace) -> dict[str, Any] | None:
         return None
     weight = arguments.balance_weight or BALANCES[arguments.balance]
     return {"num_experts": arguments.experts, "k": arguments.top_k, "balance": arguments.balance, "weight": weight}
+
+
+def saved_model(path: Path, extra: Mapping[str, Any]) -> tuple[GPTConfig, Mapping[str, Any] | None]:
+    """The sizes and the experts that the checkpoint at `path` says in its `extra`. ValueError where it names no model,
+    or none that can be made.
+    """
+    model, experts = extra.get("model"), extra.get("experts")
+    if not model:
+        raise ValueError(f"{path} does not say of what model it is: expected one that {PROGRAM} --save wrote")
+    try:
+        if experts is not None:
+            sizes, weight = (experts["num_experts"], experts["k"]), experts["weight"]
+            if any(type(size) is not int or size < 1 for size in sizes) or not 0 <= weight < math.inf:
+                raise ValueError(f"num_experts and k are {sizes}, weight {weight}")
+        return GPTConfig(**model), experts
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} names a model that cannot be made: {str(error)[:200]!r}") from error
 
 
 def make_model(config: GPTConfig, experts: Mapping[str, Any] | None) -> GPT:
@@ -283,8 +302,9 @@ def check_same_model(arguments: argparse.Namespace, path: Path, extra: dict) -> 
     mine = {**asdict(config_of(arguments)), "experts": experts.get("num_experts"), "top_k": experts.get("k")}
     if "model" not in extra:
         return  # one of before, which the ranks compare by names and shapes
-    of_saved = extra.get("experts") or {}
-    saved = {**extra["model"], "experts": of_saved.get("num_experts"), "top_k": of_saved.get("k")}
+    config, of_saved = saved_model(path, extra)
+    of_saved = of_saved or {}
+    saved = {**asdict(config), "experts": of_saved.get("num_experts"), "top_k": of_saved.get("k")}
     different = [f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {saved.get(name)}, and here {value}"
                  for name, value in mine.items() if saved.get(name) != value]
     if different:

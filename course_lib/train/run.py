@@ -96,7 +96,7 @@ def describe_resume(loaded: checkpoint.Loaded | None, folder: Path) -> str:
     """From which checkpoint the run goes on, or that it begins."""
     if loaded is None:
         return f"no checkpoint in {folder} yet: a new run, from the beginning"
-    return f"on from {loaded.path}, saved under {loaded.extra['layout']} after {loaded.step} steps"
+    return f"on from {loaded.path}, saved under {results.layout_in(loaded.extra)} after {loaded.step} steps"
 
 
 def say_where_the_schedule_ends(rate: LearningRate, steps: int) -> None:
@@ -137,6 +137,8 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
     except ValueError as error:  # the reader's; under torchrun a rank's, too
         command.error(str(error))
     except RankFailed as error:
-        if not isinstance(error.cause, ValueError):
+        # A disk that is full is the reader's as well, and a connection that broke is not.
+        is_of_files = isinstance(error.cause, OSError) and not isinstance(error.cause, (ConnectionError, TimeoutError))
+        if not (is_of_files or isinstance(error.cause, ValueError)):
             raise
         command.error(str(error.cause))

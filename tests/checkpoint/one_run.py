@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint import folders
+from course_lib.checkpoint import manifest
 from course_lib.reference import GPT, GPTConfig
 
 TINY = GPTConfig(num_layers=1, hidden_size=8, num_heads=2, vocab_size=11, sequence_length=4)
@@ -75,6 +75,6 @@ def flip(path: Path) -> None:
 
 def rewrite(path: Path, **changes: object) -> None:
     """The manifest with other facts, or, of None, without them: as it was written before there were runs."""
-    manifest = {**folders.read_manifest(path), **changes}
-    manifest = {name: value for name, value in manifest.items() if value is not None}
-    (path / "manifest.json").write_text(json.dumps({**manifest, "sha256": folders.checksum(manifest)}))
+    facts = {**manifest.read_manifest(path), **changes}
+    facts = {name: value for name, value in facts.items() if value is not None}
+    (path / "manifest.json").write_text(json.dumps({**facts, "sha256": manifest.checksum(facts)}))

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint import DamagedCheckpoint, folders, saving
+from course_lib.checkpoint import DamagedCheckpoint, manifest, saving
 from tests.checkpoint.one_run import One, cut_short, first_run, flip
 
 
 def steps_in(folder):
-    return [folders.read_manifest(path)["step"] for path in checkpoint.complete_checkpoints(folder)]
+    return [manifest.read_manifest(path)["step"] for path in checkpoint.complete_checkpoints(folder)]
 
 
 def same(some, others):

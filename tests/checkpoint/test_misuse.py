@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_lib import checkpoint
-from course_lib.checkpoint import folders
+from course_lib.checkpoint import manifest
 from course_lib.checkpoint.folders import Lock
 from course_lib.hybrid_parallel import LearningRate, resume_run, save_run
 from course_lib.runtime import launch
@@ -153,7 +153,7 @@ def test_a_misuse_is_told_and_loses_no_completed_checkpoint(name, tmp_path):
     there = {path.name for path in checkpoint.complete_checkpoints(tmp_path)}
     lasting = {*ALL} - {*lost}
     assert there >= lasting
-    assert [problem for each in lasting for problem in folders.problems_of(tmp_path / each)] == []
+    assert [problem for each in lasting for problem in manifest.problems_of(tmp_path / each)] == []
     assert name != "a shorter run overwrites" or there == {"step_00000001-2"}
 
 

@@ -24,8 +24,8 @@ def save_both(layouts, folder):
     shared = planners.SavePieces
 
     class Lowest(shared):
-        def __init__(self):
-            super().__init__()
+        def __init__(self, borrowed):
+            super().__init__(borrowed)
             self.dedup_save_to_lowest_rank = True
 
     for layout in layouts:
