@@ -3,6 +3,8 @@
 import os
 import sys
 
+from course_lib.grading.trusted import pages
+
 # nbgrader calls `alembic` by name, which lies beside the Python that runs it, activated or not.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
@@ -38,8 +40,9 @@ c.Autograde.autograde_preprocessors = [
 c.TrustedGrade.isolation = "required"
 # Of the points, for an answer that is right and spends more than its budget.
 c.TrustedGrade.over_budget = 0.5
-# Feedback in nbgrader's own template, where long lines wrap and the contents name the exercises.
-c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.notebooks.FeedbackPage"
+# Feedback and formgrader in nbgrader's own templates, where nothing of a student's notebook is more than text.
+c.GenerateFeedback.exporter_class = "course_lib.grading.trusted.pages.FeedbackPage"
+pages.guard_formgrader(c)
 
 # `nbgrader zip_collect` takes the archive that a learning platform gives: say which one behind PLATFORM.
 # Moodle, "Download all submissions", in folders or not: "Zoë Noether_1234567_assignsubmission_file/06_zero.ipynb" or
