@@ -7,14 +7,17 @@ autograde`, and gives each cell nbgrader's marks as the teacher gave them, whate
 
 import ast
 from dataclasses import dataclass
+from pathlib import Path
 
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader import utils
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from course_lib.grading.marks.handed_in import files_in
 from course_lib.grading.marks.record import drop_record
 
 RESTORED = "course_restored"  # in a notebook's metadata: what was done, a line each, for the record
@@ -57,8 +60,12 @@ class RestoreCells(NbGraderPreprocessor):
     """Give each of the teacher's cells its marks back, once; put back what is missing, but for solutions."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base."""
-        names = resources["nbgrader"]
+        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base.
+
+        ValueError for links and the like in the folder: then nbgrader takes back what it has copied of it.
+        """
+        names, coursedir = resources["nbgrader"], CourseDirectory(config=self.config)
+        files_in(Path(coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])))
         with Gradebook(names["db_url"]) as gradebook:
             originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
         drop_record(nb)
