@@ -67,5 +67,5 @@ PREFIX = r"[^/]*(?:_assignsubmission_|_attempt_\d|_\d+_\d+_)"
 c.FileNameCollectorPlugin.named_regexp = (
     rf"(?>.*?/downloaded/[^/]+/extracted)(?!.*/\.)/(?:(?!{PREFIX})[^/]+/){{0,2}}?{PLATFORM}"
     r"/?(?P<file_id>(?!/|timestamp\.txt).+)$")
-c.ZipCollectApp.extractor_plugin = "course_lib.grading.marks.collect.Archives"
-c.ZipCollectApp.collector_plugin = "course_lib.grading.marks.collect.Students"
+c.ZipCollectApp.extractor_plugin = "tools.collect.Archives"
+c.ZipCollectApp.collector_plugin = "tools.collect.Students"

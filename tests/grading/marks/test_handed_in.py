@@ -14,11 +14,11 @@ import pytest
 from nbgrader.apps import ZipCollectApp
 from nbgrader.utils import capture_log
 
-from course_lib.grading.marks import collect
 from course_lib.grading.marks.handed_in import look_at, problem_of, take_in
 from course_lib.grading.marks.standing import Standing, Status, report
 from tests.grading.courses import ROOT
 from tests.grading.submissions import NAME
+from tools import collect
 
 STUB = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
 IDS = frozenset(cell["metadata"]["nbgrader"]["grade_id"] for cell in json.loads(STUB)["cells"]
