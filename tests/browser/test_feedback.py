@@ -8,7 +8,8 @@ import pytest
 from nbformat.v4 import new_output
 from traitlets.config import Config
 
-from course_lib.grading.trusted.notebooks import FeedbackPage, is_check
+from course_lib.grading.trusted.notebooks import is_check
+from course_lib.grading.trusted.pages import FeedbackPage
 from tests.browser.conftest import ROOT, photograph
 from tests.grading.submissions import NAME
 

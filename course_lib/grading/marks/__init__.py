@@ -2,7 +2,8 @@
 
 In reading order:
     record.py       one graded submission as data: the one format, which lies in the graded notebook itself
-    standing.py     what every student has handed in, and where that stands: graded, or in words why not; the table
+    handed_in.py    which of a student's files is the notebook, and what is refused
+    standing.py     where every student stands: graded, or in words why not; the table
     batch.py        `make grade`: submissions side by side, by workers that grade one after the other
     gradescope.py   one submission where there is no class, as Gradescope's autograder has it
 """

@@ -33,7 +33,7 @@ from sqlalchemy.engine import make_url
 from tqdm import tqdm
 
 from course_lib.grading.marks.record import digest_of, key_of
-from course_lib.grading.marks.standing import CourseFolder, Standing, Status, report, standings, write_csv
+from course_lib.grading.marks.standing import CourseFolder, Standing, Status, one_line, report, standings, write_csv
 
 LIMIT_S = 3600.0  # for one submission: far more than all its exercises' own limits
 LOOK_S = 0.25  # between two looks at what a signal has asked for
@@ -97,7 +97,7 @@ class WorkerProcess:
     """One worker and the way to ask it. It is started when it is first asked, and again when it died."""
 
     def __init__(self, course: CourseFolder, name: str, options: list[str], limit_s: float = LIMIT_S) -> None:
-        self.command = [sys.executable, "-m", "course_lib.grading.marks.batch", "--worker", name, *options]
+        self.command = [sys.executable, "-P", "-m", "course_lib.grading.marks.batch", "--worker", name, *options]
         self.course, self.limit_s = course, limit_s
         self.log = course.root / ".grading" / name / "log.txt"
         self.process: subprocess.Popen | None = None
@@ -250,10 +250,10 @@ def grade_open(course: CourseFolder, asked: argparse.Namespace, options: list[st
     print(f"{len(students)} submission{'s' * (len(students) != 1)} to grade, {asked.jobs} at a time")
     with tqdm(total=len(students), unit="submission", disable=asked.quiet or not students) as bar:
         def show(student: str, error: str) -> None:
-            bar.set_postfix_str(student)
+            bar.set_postfix_str(one_line(student))
             bar.update()
             if asked.quiet:
-                print(f"{student}: {error or 'done'}", flush=True)
+                print(f"{one_line(student)}: {one_line(error) or 'done'}", flush=True)
 
         try:
             grade_all(course, asked.name, students, min(asked.jobs, max(1, len(students))), options, show)

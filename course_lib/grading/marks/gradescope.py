@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from course_lib.grading.marks import batch
+from course_lib.grading.marks.handed_in import SKIPPED, files_in
 from course_lib.grading.marks.standing import CourseFolder, Standing, Status, standings
 from course_lib.grading.report import Verdict
 
@@ -56,21 +57,23 @@ def copy_course(course: Path, submission: Path, name: str, target: Path) -> None
         shutil.copy(course / part, target)
     for part in ("solutions", "exercises"):
         shutil.copytree(course / part / name, target / part / name)
-    shutil.copytree(submission, target / "submitted" / STUDENT / name, symlinks=True,
-                    ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "solutions"))
-    for path in (target / "submitted").rglob("*"):
-        if path.is_symlink():  # it would lead out of what was handed in
-            path.unlink()
+    shutil.copytree(submission, target / "submitted" / STUDENT / name,
+                    ignore=shutil.ignore_patterns(*SKIPPED, "solutions", "timestamp.txt"))
 
 
 def main(name: str, submission: Path, course: Path, file: Path) -> int:
     """Grade and write the file; 1, and no file, where nothing could be judged and the fault may be ours."""
     file.unlink(missing_ok=True)  # an old result is no result of this one
-    with TemporaryDirectory(prefix="course-") as folder:
-        copy_course(course, submission, name, Path(folder))
-        with chdir(folder):
-            batch.main([name, "--quiet", "--", "--TrustedGrade.isolation=auto"])
-            standing, = standings(CourseFolder.at(), name)
+    try:
+        files_in(submission)
+    except (ValueError, OSError) as error:  # links, pipes, too much: nothing of it is copied
+        standing = Standing(STUDENT, Status.UNREADABLE, str(error))
+    else:
+        with TemporaryDirectory(prefix="course-") as folder:
+            copy_course(course, submission, name, Path(folder))
+            with chdir(folder):
+                batch.main([name, "--quiet", "--", "--TrustedGrade.isolation=auto"])
+                standing, = standings(CourseFolder.at(), name)
     try:
         file.write_text(json.dumps(results(standing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     except NotJudged as error:

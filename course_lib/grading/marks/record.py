@@ -4,6 +4,7 @@ TrustedGrade puts it into the metadata of the notebook that it has graded. nbgra
 the gradebook, so a notebook with a record is graded to the end, and one without was interrupted.
 """
 
+import codecs
 import hashlib
 import json
 import secrets
@@ -99,5 +100,10 @@ def key_of(course: Path) -> bytes:
 
 
 def digest_of(path: Path) -> str:
-    """Of a file's bytes; "" where there is no file. Another one means that somebody has handed in again."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+    """Of a file's bytes behind a byte order mark; "" where there is no file. Another one: somebody handed in again."""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,16 +1,12 @@
 """Where every student of a class stands with an assignment: graded, or in words why not; and the table of all.
 
 nbgrader's own table has 0.0 for whoever was not graded, whatever the reason. Here a mark is a number only where every
-exercise was judged; in all other cases it is empty, with a status. nbgrader knows the notebook by its name alone, so
-where a folder holds one under another name (a browser's second download, `06_zero (1).ipynb`), a copy is laid beside it
-under the right one. Where two that differ could be it nobody guesses: the student has no mark, and the teacher decides.
+exercise was judged; in all other cases it is empty, with a status.
 """
 
 import csv
 import json
-import os
 import re
-import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +14,11 @@ from enum import Enum
 from pathlib import Path
 from statistics import mean
 
-import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 
+from course_lib.grading.marks.handed_in import UNSEEN, HandedIn, take_in
 from course_lib.grading.marks.record import Record, digest_of, record_at
 
-MOST_NAMES = 5  # of files, in a sentence
 COLUMNS = ("student", "last_name", "first_name", "email", "mark", "out_of", "points", "late_penalty", "status", "why",
            "note")
 # What a teacher wants to see in a list, by words of the cause.
@@ -49,15 +44,6 @@ class Status(Enum):
 
     def __init__(self, word: str, remedy: str, is_open: bool) -> None:
         self.word, self.remedy, self.is_open = word, remedy, is_open
-
-
-@dataclass(frozen=True)
-class HandedIn:
-    """A student's folder for one assignment. `notebook` is None where nothing in it can be the notebook."""
-
-    notebook: Path | None
-    problem: str = ""  # why it cannot be graded; "" where it can
-    note: str = ""  # what else a teacher should know
 
 
 @dataclass(frozen=True)
@@ -134,77 +120,6 @@ class CourseFolder:
         with Gradebook(self.db_url) as gradebook, suppress(MissingEntry):
             return frozenset(cell.name for cell in gradebook.find_notebook(name, name).source_cells)
         return frozenset()
-
-
-def take_in(submitted: Path, name: str, grade_ids: frozenset[str] = frozenset()) -> dict[str, HandedIn]:
-    """By student, what is below `submitted`; a notebook under another name is copied to the right one."""
-    found = {}
-    for student in sorted(path for path in submitted.glob("*") if path.is_dir() and not path.name.startswith(".")):
-        if re.search(r"[\[\]*?\ud800-\udfff]", student.name):
-            found[student.name] = HandedIn(None, "nbgrader reads no folder with [, ], * or ? in its name, or with "
-                                                 "letters that are not UTF-8: rename it")
-            continue
-        folder = student / name
-        if not folder.is_dir():
-            if stray := names_in_words([path.name for path in student.glob("*.ipynb")]):
-                found[student.name] = HandedIn(None, f"{stray} beside a folder {name}, which is not there")
-            continue  # has handed in another assignment
-        seen, right = look_at(folder, name, grade_ids), folder / f"{name}.ipynb"
-        if seen.notebook is not None and seen.notebook != right:
-            part = right.with_name(f".{right.name}.part")
-            shutil.copy2(seen.notebook, part)
-            os.replace(part, right)  # whole or not at all, since others may read
-        found[student.name] = seen
-    return found
-
-
-def look_at(folder: Path, name: str, grade_ids: frozenset[str] = frozenset()) -> HandedIn:
-    """What is in the folder of one student for the assignment `name`; nothing is changed.
-
-    grade_ids: nbgrader's ids of the notebook that was given out. One under another name has to hold half of them.
-    """
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "timestamp.txt"
-                   and not any(part.startswith(".") for part in path.relative_to(folder).parts))
-    right = folder / f"{name}.ipynb"
-    could_be = [path for path in files if path == right or path.suffix == ".ipynb" and not is_other(path, grade_ids)]
-    could_be.sort(key=lambda path: path != right)
-    names = names_in_words([path.relative_to(folder).as_posix() for path in could_be or files])
-    if not could_be:
-        return HandedIn(None, f"no {name}.ipynb in the folder; there is {names}" if files else "the folder is empty")
-    if len({digest_of(path) for path in could_be}) > 1:
-        return HandedIn(None, f"{len(could_be)} notebooks that differ could be it: {names}; leave the one that counts")
-    renamed = [path.relative_to(folder).as_posix() for path in could_be if path != right]
-    return HandedIn(could_be[0], problem_of(could_be[0]), f"taken from {names_in_words(renamed)}" if renamed else "")
-
-
-def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
-    """Whether a file is a notebook, and has less than half of these ids; one that cannot be read may be any."""
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        found = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
-        return False
-    return 2 * len(found & grade_ids) < len(grade_ids)
-
-
-def problem_of(path: Path) -> str:
-    """Why the file cannot be read as a notebook, for a student and a teacher; "" where it can."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        data = json.loads(text)
-        assert isinstance(data, dict) and {"cells", "worksheets"} & data.keys(), "it has no cells"
-        cells = nbformat.reads(text, as_version=4).cells
-        assert all(isinstance(cell.source, str) and cell.cell_type for cell in cells), "a cell has no source"
-    except Exception as error:  # whatever Python, json and nbformat stumble over
-        line = str(error).strip().splitlines() or [type(error).__name__]
-        return f"the file is no notebook, or its upload was cut off: {line[0][:200]}"
-    return ""
-
-
-def names_in_words(names: list[str]) -> str:
-    """The first few of them, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
-    return ", ".join(map(repr, names[:MOST_NAMES])) + more
 
 
 def standings(course: CourseFolder, name: str) -> list[Standing]:
@@ -291,9 +206,11 @@ def row(standing: Standing) -> dict[str, str]:
 
 
 def one_line(value: str) -> str:
-    """On one line, and nothing that a spreadsheet would take for a formula: parts of it come from students."""
-    value = " ".join(value.encode(errors="replace").decode().split())
-    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    """On one line, without what steers a terminal, and nothing that a spreadsheet would take for a formula, also behind
+    a semicolon, where some countries' spreadsheets begin the next field: parts of it come from students.
+    """
+    value = " ".join(re.sub(f"[{UNSEEN}]", " ", value.encode(errors="replace").decode()).split())
+    return re.sub(r"(^|;\s*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])", r"\1'", value)
 
 
 def report(name: str, found: list[Standing]) -> str:
@@ -312,7 +229,7 @@ def report(name: str, found: list[Standing]) -> str:
         lines.append(f"{status.word}{f' ({status.remedy})' * bool(status.remedy)}:")
         lines += [f"    {one_line(each.student)}{f': {one_line(each.why)}' * bool(each.why)}" for each in those]
     if nothing := [each.student for each in found if each.status is Status.NOTHING]:
-        lines.append(f"nothing handed in: {', '.join(nothing)}")
+        lines.append(f"nothing handed in: {', '.join(map(one_line, nothing))}")
     if remarked := [each for each in found if each.notes]:
         lines.append("perhaps worth a look:")
         lines += [f"    {one_line(each.student)}: {one_line('; '.join(each.notes))}" for each in remarked]

@@ -1,34 +1,26 @@
-"""A notebook before it is graded and after: RestoreCells mends what was handed in, FeedbackPage is what students get.
+"""A notebook before it is graded: RestoreCells mends what was handed in.
 
 A cell that was duplicated has the id of its original, and nbgrader ends there; one whose marks were lost, renamed or
 deleted with it costs every mark behind it. So RestoreCells stands before all other preprocessors of `nbgrader
-autograde`, and gives each cell nbgrader's marks as the teacher gave them, whatever has happened to them. The feedback
-is nbgrader's own template, where long lines wrap and the list of contents names the exercises.
+autograde`, and gives each cell nbgrader's marks as the teacher gave them, whatever has happened to them.
 """
 
 import ast
-import html
-import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader import utils
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
-from nbgrader.server_extensions.formgrader import handlers
-from traitlets import default
-from traitlets.config import Config
 
+from course_lib.grading.marks.handed_in import files_in
 from course_lib.grading.marks.record import drop_record
 
 RESTORED = "course_restored"  # in a notebook's metadata: what was done, a line each, for the record
-TEMPLATES = Path(__file__).parent / "templates"
-HEADING = re.compile(r"^#+ (\d+\.\d+ .*?)(?: \([\d.]+ points?\))?$", re.MULTILINE)
 
 
 def is_check(cell: NotebookNode) -> bool:
@@ -68,8 +60,12 @@ class RestoreCells(NbGraderPreprocessor):
     """Give each of the teacher's cells its marks back, once; put back what is missing, but for solutions."""
 
     def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base."""
-        names = resources["nbgrader"]
+        """Give the cells of a submission the marks that the teacher's notebook had, from nbgrader's data base.
+
+        ValueError for links and the like in the folder: then nbgrader takes back what it has copied of it.
+        """
+        names, coursedir = resources["nbgrader"], CourseDirectory(config=self.config)
+        files_in(Path(coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])))
         with Gradebook(names["db_url"]) as gradebook:
             originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
         drop_record(nb)
@@ -134,48 +130,3 @@ def functions_of(source: str) -> set[str]:
         return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     except SyntaxError:
         return {line[4:].partition("(")[0].strip() for line in source.splitlines() if line.startswith("def ")}
-
-
-class FeedbackPage(HTMLExporter):
-    """What `nbgrader generate_feedback` writes."""
-
-    def __init__(self, config: Config | None = None, **kwargs: object) -> None:
-        # nbgrader's converter configures every HTMLExporter; what is said of this class comes before that.
-        config = config or Config()
-        static = config.HTMLExporter.get("extra_template_paths", [])
-        own = Config({"FeedbackPage": {
-            "template_name": "exercise_feedback", "extra_template_basedirs": [str(TEMPLATES), handlers.template_path],
-            "extra_template_paths": [handlers.template_path, *static]}})
-        own.merge(config)
-        super().__init__(config=own, **kwargs)
-
-    @default("export_from_notebook")
-    def _export_from_notebook_default(self) -> None:
-        return None  # not in JupyterLab's menu "Save and Export Notebook As"
-
-    def default_filters(self) -> Iterator[tuple[str, Callable]]:
-        """nbgrader's filters for its template, and one that names exercises in the list of contents."""
-        yield from super().default_filters()
-        yield "name_exercises", name_exercises
-
-
-def name_exercises(page: str, nb: NotebookNode) -> str:
-    """The page with the exercise's heading and points in each line of the contents that says "Test cell"."""
-    for grade_id, heading in headings(nb).items():
-        link = re.escape(f'<a href="#{grade_id}">')
-        page = re.sub(rf"({link})Test cell</a> \(Score: ([\d.]+) / ([\d.]+)\)",
-                      lambda found, heading=heading: f"{found[1]}{html.escape(heading)}</a>, {float(found[2]):g} of "
-                                                     f"{float(found[3]):g} points", page)
-    return page
-
-
-def headings(nb: NotebookNode) -> dict[str, str]:
-    """By the grade_id of a check cell, the heading of its exercise: the last numbered one above."""
-    found: dict[str, str] = {}
-    heading = ""
-    for cell in nb.cells:
-        if cell.cell_type == "markdown":
-            heading = (HEADING.findall(cell.source) or [heading])[-1]
-        elif is_check(cell) and heading:
-            found[cell.metadata.nbgrader.grade_id] = heading
-    return found

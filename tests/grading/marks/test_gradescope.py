@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.marks.gradescope import NotJudged, results
+from course_lib.grading.marks.gradescope import NotJudged, main, results
 from course_lib.grading.marks.record import ExerciseMark, Record
 from course_lib.grading.marks.standing import Standing, Status
 from tests.grading.small_class import NAME, POINTS, submit, text_of, with_wrong_rows
@@ -53,6 +53,17 @@ def test_where_the_fault_may_be_ours_nothing_is_written(status):
 
 def test_points_by_hand_and_a_penalty_count():
     assert results(replace(GRADED, points=GRADED.record.points + 1, penalty=0.5))["score"] == 6.0
+
+
+@pytest.mark.parametrize("lay, words", [
+    (lambda path: path.symlink_to("/etc/passwd"), "'x' is a link"), (os.mkfifo, "'x' is a named pipe"),
+    (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40), "more than 1000 files, 256 MB")])
+def test_links_pipes_and_too_much_are_refused_before_anything_is_copied(tmp_path, lay, words):
+    (tmp_path / "submission").mkdir()
+    lay(tmp_path / "submission" / "x")
+    assert main(NAME, tmp_path / "submission", tmp_path / "no course", tmp_path / "results.json") == 0
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert found["score"] == 0 and words in found["output"]
 
 
 def run(command, **more):

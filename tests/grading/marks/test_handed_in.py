@@ -1,18 +1,24 @@
 """Which file is the notebook, whatever browsers made of its name; and what is wrong with it, in words."""
 
+import io
 import json
 import os
 import re
+import stat
 import zipfile
 from contextlib import chdir
+from pathlib import Path
 
+import nbformat
 import pytest
 from nbgrader.apps import ZipCollectApp
 from nbgrader.utils import capture_log
 
-from course_lib.grading.marks.standing import Standing, Status, look_at, problem_of, report, take_in
+from course_lib.grading.marks.handed_in import look_at, problem_of, take_in
+from course_lib.grading.marks.standing import Standing, Status, report
 from tests.grading.courses import ROOT
 from tests.grading.submissions import NAME
+from tools import collect
 
 STUB = (ROOT / "exercises" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8")
 IDS = frozenset(cell["metadata"]["nbgrader"]["grade_id"] for cell in json.loads(STUB)["cells"]
@@ -79,6 +85,58 @@ def test_a_file_that_is_no_notebook_is_called_so_with_the_place(tmp_path, text, 
     assert "no notebook" in problem and words in problem
 
 
+def link_to_a_neighbour(folder, path):
+    path.symlink_to(folder.parents[1] / "bob" / NAME / OWN)
+
+
+LAID = {
+    "is a link": link_to_a_neighbour,
+    "'data.txt' is a link": lambda folder, path: (put(folder, **{OWN: STUB}) / "data.txt").symlink_to("/etc/passwd"),
+    "'.hidden' is a link": lambda folder, path: (put(folder, **{OWN: STUB}) / ".hidden").symlink_to("/dev/zero"),
+    "'sub/loop' is a link": lambda folder, path: (put(folder, **{f"sub/{OWN}": STUB}) / "sub/loop").symlink_to(folder),
+    "is a hard link": lambda folder, path: os.link(put(folder.parents[2], solved=STUB) / "solved", path),
+    "is a named pipe": lambda folder, path: os.mkfifo(path),
+    f"{OWN} is a folder": lambda folder, path: put(path, **{"x.ipynb": STUB}),
+    "more than 1000 files": lambda folder, path: put(folder, **{f"{number}.txt": "" for number in range(1001)}),
+    "30 folders in one another": lambda folder, path: put(folder, **{f"{'a/' * 40}{OWN}": STUB}),
+    "256 MB": lambda folder, path: os.truncate(put(folder, **{"big.ipynb": ""}) / "big.ipynb", 1 << 40),
+    "clear its outputs": lambda folder, path: put(folder, **{OWN: '{"cells": [' + "[]," * 1_000_000 + "[]]}"}),
+    "64 MB: clear": lambda folder, path: os.truncate(put(folder, **{OWN: STUB}) / OWN, 65 << 20),
+}
+
+
+def test_what_is_no_plain_file_or_too_much_is_refused_with_a_sentence_and_nobody_elses_file_is_touched(tmp_path):
+    tmp_path, elsewhere = tmp_path / "submitted", tmp_path / "solutions" / NAME
+    put(tmp_path / "bob" / NAME, **{OWN: STUB})
+    for words, lay in LAID.items():
+        student = re.sub(r"\W+", "_", words)
+        (tmp_path / student / NAME).mkdir(parents=True)
+        lay(tmp_path / student / NAME, tmp_path / student / NAME / OWN)
+    (tmp_path / "a_link").symlink_to(tmp_path / "bob")
+    put(elsewhere, **{COPY: STUB + " "})
+    (tmp_path / "into_another").mkdir()
+    (tmp_path / "into_another" / NAME).symlink_to(elsewhere)
+    put(tmp_path / "Zoe\u0308" / NAME, **{OWN: STUB}), put(tmp_path / "Zo\xeb" / NAME, **{OWN: STUB})
+    for name in ("<img src=x onerror=f()>", "a\x1b[2J", "b\u202egnp", 'c"'):
+        put(tmp_path / name / NAME, **{OWN: STUB})
+    found = take_in(tmp_path, NAME, IDS)
+    for words in LAID:
+        assert words in found[re.sub(r"\W+", "_", words)].problem
+    assert "the folder is a link" in found["a_link"].problem and "is a link" in found["into_another"].problem
+    assert "capitals or accents" in found["Zoe\u0308"].note and not found["Zo\xeb"].problem
+    assert sum("rename it" in each.problem for each in found.values()) == 4
+    assert not found["bob"].problem and os.listdir(elsewhere) == [COPY]
+    assert os.listdir(tmp_path / "bob" / NAME) == [OWN] and (tmp_path / "bob" / NAME / OWN).read_text() == STUB
+
+
+def test_a_byte_order_mark_costs_nothing_and_is_gone_for_nbgrader(tmp_path):
+    for name in (OWN, COPY):
+        folder = put(tmp_path / name / NAME, **{name: "\ufeff" + STUB, f"again/{COPY}": STUB})
+        for _ in range(2):
+            seen = take_in(tmp_path, NAME, IDS)[name]
+            assert not seen.problem and nbformat.read(folder / OWN, 4).cells
+
+
 def test_a_file_that_is_no_text_is_called_so_and_what_nbgrader_can_grade_has_no_problem(tmp_path):
     (tmp_path / "a.ipynb").write_bytes(b"PK\x03\x04\xff\xfe")
     assert "can't decode" in problem_of(tmp_path / "a.ipynb")
@@ -102,6 +160,74 @@ ARCHIVES = {
                     "Chapter 2_cy_attempt_2026-01-30-00-00-00_... (1).ipynb"],
                    ["Chapter 2_bob_attempt_2026-01-30-09-08-45.txt"], ["zoë n", "bob", "cy"]),
 }
+
+
+# What mallory may choose: names behind the platform's own, and archives in which anything lies.
+MALLORY = {"MOODLE": "Mallory_7_assignsubmission_file", "CANVAS": "mallory_7_700",
+           "BLACKBOARD": "Chapter 2_mallory_attempt_2026-01-30-09-00-00"}
+ADA = {"MOODLE": "Ada_1_assignsubmission_file_", "CANVAS": "ada_1_100_",
+       "BLACKBOARD": "x_ada_attempt_2026-01-31-15-00-00_"}
+
+
+def packed(**files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def hostile_archives(ada):
+    link = zipfile.ZipInfo("link.ipynb")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    linked, cannot_read = io.BytesIO(), zipfile.ZipInfo(OWN)
+    cannot_read.external_attr = stat.S_IFREG << 16 | 0o000
+    with zipfile.ZipFile(linked, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr(cannot_read, STUB)
+    climbs = {f"../../{ada}{OWN}": "climbed", f"/tmp/{ada}{OWN}": "climbed", f"..\\..\\{ada}{OWN}": "climbed",
+              f"{ada}{OWN}": "climbed", f"extracted/{ada}{OWN}": "climbed",
+              f"downloaded/x/extracted/a/{ada}{OWN}": "climbed", "n" * 300: "", "a\0b": "",
+              f"{'d/' * 500}x.ipynb": "", ".": "", "con/../x.ipynb": ""}
+    inner = packed(**{"x.ipynb": "{}"})
+    for _ in range(10):
+        inner = packed(**{"x.zip": inner})
+    return {"climbs": packed(**climbs), "links": linked.getvalue(), "deep": inner, "damaged": b"PK\x03\x04 and no more",
+            "bomb": packed(**{f"{number}.ipynb": bytes(2 << 20) for number in range(3)}),
+            "many": packed(**{f"{number}.ipynb": "" for number in range(150)}),
+            f"{NAME}.ipynb": packed(**{"x.ipynb": "{}"}),  # its folder has the name of the notebook
+            "": packed(**{"tmp/climbed_02.ipynb": "{}"})}  # named `.zip`: the rest begins with /
+
+
+@pytest.mark.parametrize("platform", ARCHIVES)
+def test_no_file_of_one_student_becomes_anothers_or_stops_the_class(tmp_path, platform, monkeypatch):
+    monkeypatch.setattr(collect, "MOST_BYTES", 4 << 20)
+    monkeypatch.setattr(collect, "MOST_FILES", 100)
+    config = (ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
+    put(tmp_path, **{"nbgrader_config.py": config.replace("PLATFORM = MOODLE", f"PLATFORM = {platform}"),
+                     f"exercises/{NAME}/{OWN}": STUB, f"downloaded/{NAME}/archive/more.txt": ""})
+    mallory, ada = MALLORY[platform], ADA[platform]
+    with zipfile.ZipFile(tmp_path / "downloaded" / NAME / "archive" / "all.zip", "w") as archive:
+        archive.writestr(f"{ada}{OWN}", STUB)
+        archive.writestr(f"{ada.replace('Ada', 'Bob').replace('ada', 'bob')}work.zip", packed(**{f"work/{OWN}": STUB}))
+        for number, (name, content) in enumerate(hostile_archives(ada).items()):
+            archive.writestr(f"{mallory}{number if platform == 'CANVAS' else ''}_{name}.zip", content)
+        for name in (OWN, f"{ada}{OWN}", f"extracted/{ada}{OWN}", f"{ada}/{OWN}", f"{ada[:-1]}/{ada}{OWN}", "x.tar.gz"):
+            archive.writestr(f"{mallory}_{name}", "climbed")
+        for name in (f"{mallory.replace('_file', '_onlinetext')}_/{ada}{OWN}", f"{mallory}_/{OWN}", f"{mallory}/{OWN}"):
+            archive.writestr(name, "climbed" if platform == "MOODLE" else "{}")
+    app = ZipCollectApp()
+    with chdir(tmp_path):
+        app.initialize([NAME])
+        assert capture_log(app)["success"]
+    submitted = sorted(path.name for path in (tmp_path / "submitted").iterdir())
+    assert [re.sub(r"_\d+", "", student).lower() for student in submitted] == ["ada", "bob", "mallory"]
+    own = tmp_path / "submitted" / submitted[0] / NAME
+    assert [path.name for path in own.glob("*.ipynb")] == [OWN] and (own / OWN).read_text(encoding="utf-8") == STUB
+    assert sum(path.stat().st_size for path in (tmp_path / "downloaded").rglob("*") if path.is_file()) < 16 << 20
+    found = take_in(tmp_path / "submitted", NAME, IDS)
+    assert not Path("/tmp/climbed_02.ipynb").exists()
+    assert [bool(found[student].problem) for student in submitted] == [False, False, True]
 
 
 @pytest.mark.parametrize("platform", ARCHIVES)

@@ -103,6 +103,8 @@ def test_a_record_survives_json_and_what_is_none_is_none(course, tmp_path):
 
 
 @pytest.mark.parametrize("given, kept", [
-    ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("a\nb", "a b"), ("-3", "'-3"), ("a", "a")])
+    ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("a\nb", "a b"), ("-3", "'-3"), ("a", "a"),
+    ("\t=1", "'=1"), ("\r@SUM(1)", "'@SUM(1)"), ("a;=1", "a;'=1"), ("a; +1", "a; '+1"), ("\uff1d1", "'\uff1d1"),
+    ("\x00=1", "'=1"), ("a\x1b[2Jb\u202ec", "a [2Jb c"), ('"=1', '"=1'), ("O'Neill, Zo\xeb", "O'Neill, Zo\xeb")])
 def test_a_students_words_are_no_formula_in_a_spreadsheet(given, kept):
     assert standing.one_line(given) == kept

@@ -1,6 +1,7 @@
 """The planner on a static page says what the command says in a terminal."""
 
 import json
+import re
 import shlex
 from urllib.parse import urlencode
 
@@ -58,6 +59,22 @@ def test_a_link_is_answered_when_it_is_opened_with_numbers_equal_to_pythons(open
     found = opened(f"planner.html#{urlencode(asked)}")
     assert json.loads(answer_on(found.page)[1])["plans"][0]["tp"] == 8
     assert found.page.get_by_label("tp", exact=True).input_value() == "8" and found.errors == []
+
+
+def test_a_link_of_a_strangers_is_shown_as_text_and_runs_nothing(opened, answer_on):
+    tag = "<img src=x onerror=document.title='broken-in'>"
+    asked = {"model": f"{tag}'; \x1b[201~rm x; \u202e", "gpus": f"{tag}", "tokens": "--json", "tp": f'"{tag}',
+             "answer": tag, "__proto__": tag, "constructor": tag, "no such option": tag, "toString": "1"}
+    found = opened(f"planner.html#{urlencode(asked)}")
+    options, text = answer_on(found.page)
+    assert options[:2] == ["--model", f"{tag}';  [201~rm x;"] and "no such option" not in options
+    assert not {*"\x1b\u202e\r\n"} & {*found.page.locator(".course-command").text_content()}
+    assert "broken-in" not in found.page.title() and found.page.locator(".course-planner img").count() == 0
+    for config in ("[" * 100_000, '{"__proto__": 1}', "null", f'"{tag}"'):
+        found.page.evaluate("(hash) => { location.hash = hash }", urlencode(
+            {"model": "config.json", "gpus": "16xH100", "tokens": "1M", "config": config}))
+        found.page.locator(".course-status", has_text=re.compile("Error|not understand")).wait_for()
+    assert "broken-in" not in found.page.title()
 
 
 @pytest.mark.sweep(words="a model of the reader's own")

@@ -10,10 +10,11 @@ const KEPT = "course prediction: "; // in the browser's storage, before the ques
 
 let number = 0;
 
-/** What this browser keeps under `key`; nothing where it may keep nothing. */
+/** What this browser keeps under `key`, texts alone: other pages of the host may write there. Nothing where it may not. */
 function recall(key) {
   try {
-    return JSON.parse(localStorage.getItem(key) ?? "{}");
+    const kept = Object.entries({ ...JSON.parse(localStorage.getItem(key)) });
+    return Object.fromEntries(kept.filter(([, value]) => typeof value === "string"));
   } catch {
     return {};
   }

@@ -61,9 +61,10 @@ export function showPlanner(node) {
     }
   }
   function read() {
-    const values = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-    if (!("model" in values)) return false; // the hash of a heading, or none
-    fill(values);
+    const asked = new URLSearchParams(location.hash.slice(1));
+    if (!asked.has("model")) return false; // the hash of a heading, or none
+    // Anybody may write a link, and readers paste the command that it becomes into a terminal.
+    fill(Object.fromEntries([...asked].map(([name, value]) => [name, value.replace(/[\p{Cc}\p{Bidi_C}]/gu, " ")])));
     return true;
   }
   function follow() {
