@@ -17,7 +17,7 @@ from statistics import mean
 from nbgrader.api import Gradebook, MissingEntry
 
 from course_lib.grading.marks.handed_in import UNSEEN, HandedIn, take_in
-from course_lib.grading.marks.record import Record, digest_of, record_at
+from course_lib.grading.marks.record import ExerciseMark, Record, digest_of, record_at
 
 COLUMNS = ("student", "last_name", "first_name", "email", "mark", "out_of", "points", "late_penalty", "status", "why",
            "note")
@@ -213,6 +213,18 @@ def one_line(value: str) -> str:
     return re.sub(r"(^|;\s*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])", r"\1'", value)
 
 
+def spread(found: list[Standing]) -> list[str]:
+    """A line for each exercise: of how many students it has all its points, some, or none."""
+    by_number: dict[str, list[ExerciseMark]] = {}
+    for each in found:
+        for exercise in each.record.exercises if each.record and each.points is not None else ():
+            by_number.setdefault(exercise.number, []).append(exercise)
+    return [f"    {number} {marks[0].function}: " + ", ".join(f"{count} {word}" for word, count in (
+                ("all points", sum(mark.points == mark.out_of for mark in marks)),
+                ("some", sum(0 < mark.points < mark.out_of for mark in marks)),
+                ("none", sum(mark.points == 0 for mark in marks))) if count) for number, marks in by_number.items()]
+
+
 def report(name: str, found: list[Standing]) -> str:
     """Who is graded, who is not and why, and which exercises crashed, hung or did not parse."""
     marks = [each.mark for each in found if each.mark is not None]
@@ -221,7 +233,7 @@ def report(name: str, found: list[Standing]) -> str:
     lines = [f"{name}, {len(found)} student{'s' * (len(found) != 1)}: {first or 'nobody yet'}"]
     if marks:
         lines.append(f"marks from {min(marks):g} to {max(marks):g} of {found[0].out_of:g}, "
-                     f"{mean(marks):.1f} on average")
+                     f"{mean(marks):.1f} on average", *spread(found))
     for status in Status:
         those = [each for each in found if each.status is status]
         if status in (Status.GRADED, Status.NOTHING) or not those:

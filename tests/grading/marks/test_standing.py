@@ -67,7 +67,8 @@ def test_the_csv_has_a_line_for_everybody_and_an_empty_mark_where_nothing_was_ju
 def test_the_report_says_who_hung_and_who_has_to_be_looked_at(course):
     said = report(NAME, standings(course, NAME))
     assert f"{NAME}, 9 students: 2 graded" in said
-    for line in ("hung: 1.1 hung, 2 cells restored", "cut: the file is no notebook", "nothing handed in: nobody"):
+    for line in ("hung: 1.1 hung, 2 cells restored", "cut: the file is no notebook", "nothing handed in: nobody",
+                 "1.1 f: 1 all points, 1 none", "1.2 f: 2 all points"):
         assert line in said
 
 
