@@ -232,8 +232,8 @@ def report(name: str, found: list[Standing]) -> str:
     first = ", ".join(f"{counted[status]} {status.word}" for status in Status if counted[status])
     lines = [f"{name}, {len(found)} student{'s' * (len(found) != 1)}: {first or 'nobody yet'}"]
     if marks:
-        lines.append(f"marks from {min(marks):g} to {max(marks):g} of {found[0].out_of:g}, "
-                     f"{mean(marks):.1f} on average", *spread(found))
+        lines += [f"marks from {min(marks):g} to {max(marks):g} of {found[0].out_of:g}, "
+                  f"{mean(marks):.1f} on average", *spread(found)]
     for status in Status:
         those = [each for each in found if each.status is status]
         if status in (Status.GRADED, Status.NOTHING) or not those:
