@@ -24,6 +24,7 @@ from course_lib.grading.trusted.replies import GraderBroken, NoAnswers
 from course_lib.grading.trusted.worker import IsolatedWorker
 from tests.grading.class_exercise import (
     BEST,
+    CALLS_HONEST,
     EXERCISE,
     HONEST,
     IMPATIENT,
@@ -92,12 +93,18 @@ IN_BEST_MODE = [
     ("def pass_on(tensor:\n    pass", "does not parse: '(' was never closed (line 1: def pass_on(tensor:"),
     (body("os._exit(0) if dist.get_rank() == 1 else time.sleep(1000)"), "rank 1 ended without an answer"),
 ]
+LATE, HANGS = Verdict.NOT_JUDGED, Verdict.WRONG
 IN_TWO_SECONDS = [
-    pytest.param(body("while True: pass"), "did not finish within 2 s", marks=pytest.mark.ci),
-    (body("time.sleep(1000)"), "did not finish within 2 s"),
-    pytest.param("while True: pass", "the solution cell itself did not end", marks=pytest.mark.ci),
-    (body("dist.recv(tensor, 1 - dist.get_rank())"),
+    pytest.param(body("while True: pass"), LATE, "did not finish within 2 s. Does a loop never end?",
+                 marks=pytest.mark.ci),
+    (body("time.sleep(1000)"), LATE, "rank 0 was at pass_on, line 5: time.sleep(1000)"),
+    (body("dist.recv(tensor, 1) if dist.get_rank() == 0 else time.sleep(1000)"), LATE, "it had computed for "),
+    pytest.param("while True: pass", LATE, "the solution cell itself did not end", marks=pytest.mark.ci),
+    pytest.param(CALLS_HONEST + body("time.sleep(3); return honest(tensor)"), LATE, "only the time limit speaks",
+                 marks=pytest.mark.ci),
+    (body("dist.recv(tensor, 1 - dist.get_rank())"), HANGS,
      "rank 1 was at pass_on, line 5: dist.recv(tensor, 1 - dist.get_rank())"),
+    (body("dist.get_rank() or dist.irecv(tensor, 1).wait()"), HANGS, "it hangs: rank 0 waits for another rank"),
 ]
 
 
@@ -112,14 +119,19 @@ def test_what_is_not_written_or_ends_early_is_called_so(grade, own, words):
     require_no_points(grade(own), words)
 
 
-@pytest.mark.parametrize("own, words", IN_TWO_SECONDS)
-def test_an_endless_run_is_ended_at_the_limit(grade, own, words):
-    require_no_points(grade(own, limits=IMPATIENT), words)
+@pytest.mark.parametrize("own, verdict, words", IN_TWO_SECONDS)
+def test_an_endless_run_is_ended_at_the_limit_and_judged_only_where_its_ranks_wait_for_one_another(
+        grade, own, verdict, words):
+    require_no_points(grade(own, limits=IMPATIENT), words, verdict)
 
 
-def require_no_points(report, words):
+def test_a_slow_right_answer_has_all_its_points(grade):
+    assert points(grade(CALLS_HONEST + body("time.sleep(1); return honest(tensor)"), limits=IMPATIENT)) == 2
+
+
+def require_no_points(report, words, verdict=Verdict.WRONG):
     assert points(report) == 0 and words in repr(report)
-    assert report.verdict is (Verdict.NOT_WRITTEN if "not written" in words else Verdict.WRONG)
+    assert report.verdict is (Verdict.NOT_WRITTEN if "not written" in words else verdict)
 
 
 def test_a_judge_that_raises_gives_no_points_and_the_teacher_hears_of_it(monkeypatch):
@@ -255,7 +267,7 @@ def test_of_ranks_that_wait_for_one_another_nothing_is_lost_to_a_core(mode):
         worker._ask = lambda kind, *more: asked.append((kind, ask(kind, *more))) or asked[-1][1]
         worker.prepare(EXERCISE, preprocessor.cells_above(*notebook(
             "import torch.distributed as dist\ndef pass_on(mine):\n    dist.recv(mine, 1 - dist.get_rank())\n")))
-        with pytest.raises(NoAnswers, match="did not finish within"):
+        with pytest.raises(NoAnswers, match="it hangs"):
             worker.trial(EXERCISE.trials(1)[0])
     waited = [seconds for kind, seconds in asked if kind == WAITED]
     assert waited and all(seconds >= 0 for seconds in waited)

@@ -20,6 +20,7 @@ from typing import Any
 
 from course_lib.grading.marks import batch
 from course_lib.grading.marks.standing import CourseFolder, Standing, Status, standings
+from course_lib.grading.report import Verdict
 
 STUDENT = "student"
 
@@ -36,14 +37,15 @@ def results(standing: Standing) -> dict[str, Any]:
                  "Hand in again."]
         return {"output": " ".join(words), **shown, "score": 0.0, "tests": []}
     record = standing.record
-    if record is None or standing.status is not Status.GRADED:
+    late = record is not None and any(each.verdict == Verdict.NOT_JUDGED.value[0] for each in record.exercises)
+    if record is None or standing.status is not Status.GRADED and not (late and standing.status is Status.BY_HAND):
         raise NotJudged(f"{standing.student}: {standing.status.word}: {standing.why}")
     lines = [*standing.notes, f"random inputs of seed {record.seed}",
              *(f"graded with less protection: {line}" for line in record.missing)]
     tests = [{"number": each.number, "name": each.function, "score": each.points, "max_score": each.out_of,
               "status": "passed" if each.points == each.out_of else "failed", "output": each.text}
              for each in record.exercises]
-    by_hand = {"score": standing.mark} if standing.mark != record.points else {}  # points by hand, a penalty
+    by_hand = {} if standing.mark in (None, record.points) else {"score": standing.mark}  # or a penalty
     return {"output": "\n".join(lines), **shown, **by_hand, "tests": tests,
             "extra_data": {"seed": record.seed, "missing_protections": list(record.missing)}}
 

@@ -27,8 +27,9 @@ MOST_NAMES = 5  # of files, in a sentence
 COLUMNS = ("student", "last_name", "first_name", "email", "mark", "out_of", "points", "late_penalty", "status", "why",
            "note")
 # What a teacher wants to see in a list, by words of the cause.
-REMARKS = (("hung", ("did not finish within", "did not end within")), ("crashed", ("ended without an answer",)),
-           ("did not parse", ("does not parse",)), ("took too much memory", ("MemoryError", "allocate memory")))
+REMARKS = (("hung", ("it hangs:",)), ("crashed", ("ended without an answer",)), ("did not parse", ("does not parse",)),
+           ("was not judged, its time was up", ("did not finish within", "did not end within")),
+           ("took too much memory", ("MemoryError", "allocate memory")))
 
 
 class Status(Enum):

@@ -52,7 +52,7 @@ class Grader:
 
     def report(self, exercise: Exercise, cells: Cells, seed: int) -> Report:
         """The marks of one exercise. cells: the code above its check cell."""
-        report = Report(exercise.number, exercise.function, Verdict.WRONG, exercise.points, exercise.budget,
+        report = Report(exercise.number, exercise.function, Verdict.NOT_JUDGED, exercise.points, exercise.budget,
                         cause="the grader could not run this; your teacher sees why", over_budget=self.over_budget)
         for _ in range(2):  # the second time in a new worker, in case that the first one was not well
             self.broken = None
@@ -82,7 +82,8 @@ class Grader:
         except NoAnswers as failure:
             if failure.kind == "not written":
                 return Verdict.NOT_WRITTEN, "" if str(failure).endswith(": not written yet") else str(failure), []
-            return Verdict.WRONG, "\n".join([f"{label}{failure}", *exercise.meaning(str(failure))]), []
+            verdict = Verdict.NOT_JUDGED if failure.kind == "late" else Verdict.WRONG
+            return verdict, "\n".join([f"{label}{failure}", *exercise.meaning(str(failure))]), []
         return Verdict.CORRECT, "", figures
 
     def known_cause(self, exercise: Exercise, cells: Cells) -> str:

@@ -20,17 +20,36 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader import utils
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Enum, Float, Integer
 
 from course_lib.grading import registry
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise
 from course_lib.grading.marks.record import ExerciseMark, Record, digest_of, key_of, put_record
-from course_lib.grading.report import OVER_BUDGET, Report
+from course_lib.grading.report import OVER_BUDGET, Report, Verdict
 from course_lib.grading.trusted import sandbox
 from course_lib.grading.trusted.grader import Cells, Grader
 from course_lib.grading.trusted.notebooks import RESTORED, is_check
-from course_lib.grading.trusted.worker import Limits
+from course_lib.grading.trusted.worker import NUM_CORES, Limits
+
+
+class SaveMarks(SaveAutoGrades):
+    """nbgrader's own, but for what was not judged: no points, and "needs manual grade" until a teacher has looked."""
+
+    def _add_score(self, cell: NotebookNode, resources: ResourcesDict) -> None:
+        super()._add_score(cell, resources)
+        if is_open(cell):
+            grade = self.gradebook.find_grade(
+                cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id)
+            grade.auto_score, grade.needs_manual_grade = None, True
+            self.gradebook.db.commit()
+
+
+def is_open(cell: NotebookNode) -> bool:
+    """Whether a check cell's outputs say that it was not judged, TrustedGrade's or those of a kernel that ran it."""
+    first = [line for output in cell.get("outputs", ()) if output.output_type == "error"
+             for line in output.traceback[:1]]
+    return is_check(cell) and any(line.endswith(f": {Verdict.NOT_JUDGED.value[0]}") for line in first)
 
 
 class TrustedGrade(NbGraderPreprocessor):
@@ -84,7 +103,7 @@ class TrustedGrade(NbGraderPreprocessor):
     def limits(self) -> Limits:
         """Seconds and bytes of a trial, from the options of nbgrader's configuration."""
         return Limits(trial_s=self.time_limit_s, memory_bytes=self.memory_limit_mb << 20,
-                      cpu_s=max(2, round(2 * self.time_limit_s)))
+                      cpu_s=max(2, round(2 * self.time_limit_s * NUM_CORES)))  # on the clock it is late before that
 
     def seed_of(self, nb: NotebookNode, resources: ResourcesDict) -> int:
         """The one that was asked for, else one that follows from the submission and a key that only teachers have."""

@@ -12,6 +12,7 @@ TCP are in that total and not in a connection's count; gloo's own headers are in
 
 import io
 import json
+import math
 import selectors
 import socket
 import time
@@ -27,6 +28,9 @@ from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, NO_REPLY, QUESTION, REPLY
 
 MAX_QUESTION = 10_000  # bytes
+SEEN = ("waits", "busy_s", "cpu_s")  # of a rank that is late
+STILL_S = 0.05  # of a core: who uses no more between two looks does nothing
+NOT_JUDGED = "only the time limit speaks: there are no points before your teacher has looked at it"
 GIVEN_BACK = 10  # times the limit that a busy machine may take
 GRACE_S = 0.5  # after the first rank failed: another one may know more
 HEADERS_OF_SEGMENT = 66  # Ethernet, IPv4 and TCP with timestamps
@@ -37,7 +41,7 @@ class GraderBroken(RuntimeError):
 
 
 class NoAnswers(Exception):
-    """The trial has no answers: what a student should hear. `kind`: "not written", "refused" or ""."""
+    """The trial has no answers: what a student should hear. `kind`: "not written", "refused", "late" or ""."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -99,7 +103,7 @@ class RankConnections:
         """
         received: dict[int, bytes] = {}
         failures: list[tuple[int, dict | None]] = []  # rank, and its error; None where its process ended
-        places: dict[int, str] = {}  # where a rank was when time was nearly up
+        looks: dict[int, list[dict]] = {}  # what a rank said of itself when time was nearly up
         deadline = Deadline(timeout_s, self.lost_s)
         for rank, got, payload in self._messages(deadline):
             if got == kind and rank not in received:
@@ -110,7 +114,7 @@ class RankConnections:
                 self.asked[rank] += 1
                 self._reply(self.connections[rank], reply, payload)
             elif got == LATE:
-                places[rank] = error_in(payload).get("where", "")
+                looks[rank] = [*looks.get(rank, [])[-1:], error_in(payload)]
             elif rank not in received:
                 error = error_in(payload) if got == ERROR else None if got is None else {"words": "sent nonsense"}
                 failures.append((rank, error))
@@ -122,9 +126,7 @@ class RankConnections:
         if deadline.starved:
             raise GraderBroken(f"this machine has too much to do: no cores in {(1 + GIVEN_BACK) * timeout_s:g} s")
         waiting = [rank for rank in range(len(self.connections)) if rank not in received]
-        ranks = ", ".join(map(str, waiting))
-        at = "".join(f"\nrank {rank} was at {places[rank]}" for rank in waiting if places.get(rank))
-        raise NoAnswers(too_late(kind, f"rank{'s' * (len(waiting) > 1)} {ranks}", timeout_s) + at)
+        raise too_late(kind, {rank: looks.get(rank, []) for rank in waiting}, timeout_s)
 
     def _reply(self, connection: socket.socket, reply: Callable[[Any], Any], payload: bytes) -> None:
         try:
@@ -211,7 +213,7 @@ def error_in(payload: bytes) -> dict[str, str]:
     """What a rank says of its error; it may say anything."""
     try:
         error = json.loads(payload[:20_000])
-        return {key: str(error.get(key, ""))[:2000] for key in ("kind", "name", "words", "where")}
+        return {key: str(error.get(key, ""))[:2000] for key in ("kind", "name", "words", "where", *SEEN)}
     except (ValueError, AttributeError, RecursionError):
         return {"words": "sent nonsense"}
 
@@ -233,12 +235,37 @@ def worst(failures: list[tuple[int, dict | None]]) -> NoAnswers:
     return NoAnswers(f"rank {rank}: {what}{where}")
 
 
-def too_late(kind: bytes, who: str, timeout_s: float) -> str:
-    """The sentence for a rank that was not done in time, by what it was doing."""
-    if kind == LOADED:
-        return f"the solution cell itself did not end within {timeout_s:g} s on {who}: keep experiments in other cells"
-    return (f"{who} did not finish within {timeout_s:g} s: look for a receive that nobody sends to, a circle in which "
-            "all send first, or a loop without an end")
+def too_late(kind: bytes, looks: dict[int, list[dict]], timeout_s: float) -> NoAnswers:
+    """What is said of ranks that were not done in time. looks: the last that each said of itself, two where it could.
+
+    Ranks that all wait for another one hang. Of anything else nobody knows whether it would have ended: it is "late".
+    """
+    who = f"rank{'s' * (len(looks) > 1)} {', '.join(map(str, looks))}"
+    last = {rank: said[-1] for rank, said in looks.items() if said}
+    at = "".join(f"\nrank {rank} was at {seen['where']}" for rank, seen in last.items() if seen["where"])
+    if all(map(hangs, looks.values())):
+        return NoAnswers(f"it hangs: {who} wait{'s' * (len(looks) == 1)} for another rank, and nothing moves: look for "
+                         f"a receive that nobody sends to, or a circle in which all send first{at}")
+    used = ", ".join(f"{seconds(seen['cpu_s']):.3g} s on rank {rank}" for rank, seen in last.items())
+    what = (f"the solution cell itself did not end within {timeout_s:g} s on {who}: keep experiments in other cells"
+            if kind == LOADED else f"{who} did not finish within {timeout_s:g} s. Does a loop never end? Does it wait "
+            "for something other than a rank?")
+    return NoAnswers("\n".join([what + at, *([f"it had computed for {used}"] if used else []), NOT_JUDGED]), "late")
+
+
+def hangs(looks: list[dict]) -> bool:
+    """Whether a rank was in the same call to another one at both looks, and used no core in between."""
+    if len(looks) < 2 or not looks[0]["waits"] or looks[0]["waits"] != looks[1]["waits"]:
+        return False
+    return seconds(looks[1]["busy_s"]) - seconds(looks[0]["busy_s"]) < STILL_S
+
+
+def seconds(said: str) -> float:
+    """What a rank says that it used; infinite where that is no time."""
+    try:
+        return value if (value := float(said)) >= 0 else math.inf
+    except ValueError:
+        return math.inf
 
 
 def owners_of(messages: list[bytes]) -> dict[tuple[int, int], tuple[int, int]]:

@@ -10,12 +10,35 @@ import sys
 import psutil
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.apps import AutogradeApp
 
+from course_lib.grading.marks.gradescope import results
 from course_lib.grading.marks.standing import CourseFolder, Status, standings
-from tests.grading.courses import ISOLATION, ROOT
-from tests.grading.small_class import ALL, NAME, POINTS, submit, text_of, three
+from tests.grading.courses import ISOLATION, ROOT, run_here
+from tests.grading.small_class import ALL, NAME, POINTS, submit, text_of, three, with_wrong_rows
 
 TRUE_MARKS = {"right": ALL, "wrong": ALL - POINTS["1.5"], "stub": 0.0}
+
+
+def test_a_loop_without_end_is_open_and_has_no_points_before_a_teacher_has_looked(made_course, tmp_path):
+    folder = shutil.copytree(made_course, tmp_path / "class")
+    submit(folder, "loop", with_wrong_rows(text_of("solutions"), "while True: pass"))
+    run_here(AutogradeApp(), folder, NAME, "--TrustedGrade.time_limit_s=4", ISOLATION)
+    course = CourseFolder.at(folder)
+    with Gradebook(course.db_url) as gradebook:
+        assert gradebook.find_submission(NAME, "loop").needs_manual_grade
+        grade = gradebook.find_grade("check_rows", NAME, NAME, "loop")
+        assert grade.auto_score is None and grade.needs_manual_grade
+        assert gradebook.find_submission(NAME, "loop").score == ALL - POINTS["1.5"]  # which nbgrader exports
+        waiting, = standings(course, NAME)
+        assert (waiting.status, waiting.mark, waiting.remarks) == (
+            Status.BY_HAND, None, ["1.5 was not judged, its time was up"])
+        shown = results(waiting)
+        assert sum(each["score"] for each in shown["tests"]) == ALL - POINTS["1.5"] and "score" not in shown
+        assert "only the time limit speaks" in shown["tests"][4]["output"]
+        grade.manual_score, grade.needs_manual_grade = 1.0, False
+        gradebook.db.commit()
+    assert marks(folder) == {"loop": ALL - POINTS["1.5"] + 1.0}
 
 
 def table_of(course):

@@ -29,7 +29,7 @@ def course(tmp_path_factory, made_course):
     submit(folder, "cut", solved[:4000])
     (folder / "submitted" / "empty" / NAME).mkdir(parents=True)
     hung = record_of(submit(folder, "hung", solved))
-    first = replace(hung.exercises[0], points=0, cause="1 rank: rank 0 did not finish within 20 s", verdict="wrong")
+    first = replace(hung.exercises[0], points=0, cause="2 ranks: it hangs: rank 0 waits", verdict="wrong")
     put_graded(folder, "hung", replace(hung, exercises=(first, *hung.exercises[1:]), restored=("a", "b")))
     with Gradebook(course.db_url) as gradebook:
         gradebook.add_student("nobody", first_name="No", last_name="Body")

@@ -38,6 +38,8 @@ def main(control_fd: str, settings_text: str) -> None:
     course_lib.grading.check = lambda *_, **__: None  # notebooks import it; here others check
     for name in GIVEN:
         importlib.import_module(name)
+    from course_lib.runtime.instruments import pending
+    pending.install()  # or nobody could say whether a rank that is late waits for another one
     control = socket.socket(fileno=int(control_fd))
     worker = Worker(control, settings)
     frames.send(control, b"R")

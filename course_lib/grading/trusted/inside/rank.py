@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +29,9 @@ from torch.distributed import distributed_c10d
 
 from course_lib.grading.trusted.inside import frames, privileges
 from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, OURS, Code, refusal
+from course_lib.runtime.instruments import pending
 from course_lib.runtime.operations import name_of_method
+from course_lib.runtime.ranks.watcher import busy_s
 
 READY, GO, LOADED, INPUTS, ANSWER, ERROR, LATE = b"R", b"G", b"L", b"I", b"A", b"E", b"W"
 QUESTION, REPLY, NO_REPLY = b"Q", b"P", b"N"
@@ -172,16 +175,19 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
 
 
 def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
-    """Shortly before time is up, tell the grader at which line of the student's this rank is."""
-    ours = threading.current_thread().ident
+    """From shortly before time is up, tell the grader where this rank is, what it waits for and what it has used."""
+    ours, limit_s = threading.current_thread().ident, task.limits["trial_s"]
     def say() -> None:
-        frame = sys._current_frames().get(ours)
-        where, _, _ = line_in(traceback.extract_stack(frame), task.code)
-        with sending:
-            frames.send(connection, LATE, json.dumps({"where": where[:MAX_MESSAGE]}).encode())
-    timer = threading.Timer(0.8 * task.limits["trial_s"], say)
-    timer.daemon = True  # or it would keep alive a rank that has ended
-    timer.start()
+        time.sleep(0.6 * limit_s)
+        while True:
+            where, _, _ = line_in(traceback.extract_stack(sys._current_frames().get(ours)), task.code)
+            waits = [f"call {call.number}: {call}" for call in list(pending.waiting_in.get(ours, ()))[:1]]
+            seen = {"where": where[:MAX_MESSAGE], "waits": "".join(waits), "busy_s": busy_s(),
+                    "cpu_s": time.process_time()}
+            with sending:
+                frames.send(connection, LATE, json.dumps(seen).encode())
+            time.sleep(0.15 * limit_s)
+    threading.Thread(target=say, daemon=True).start()  # daemon: or it would keep alive a rank that has ended
 
 
 def line_in(stack: traceback.StackSummary, code: Code) -> tuple[str, str, str]:
