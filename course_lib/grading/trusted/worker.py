@@ -2,8 +2,8 @@
 
     grader ── IsolatedWorker ── inside/main.py (ours, counts and kills) ── inside/rank.py (the student's code)
 
-Inputs go to the ranks at the last moment, after the counters were read; tensors come back as bytes that only
-torch.load(weights_only=True) reads, after their sizes were checked. What is sent there of an exercise is the name of
+Inputs go to the ranks at the last moment, after the counters were read; what comes back is never unpickled
+(inside/frames.py). What is sent there of an exercise is the name of
 its `run` and, where that is its chapter's own, the text of on_rank.py: all that a rank has to know.
 """
 
@@ -58,7 +58,7 @@ class Limits:
     trial_s: float = TIME_LIMIT_S
     start_s: float = 60.0
     memory_bytes: int = 512 << 20  # on top of what torch itself takes
-    result_bytes: int = 64 << 20
+    result_bytes: int = 32 << 20
     file_bytes: int = 64 << 20
     processes: int = 128  # of all ranks together
     cpu_s: int = 60
@@ -152,7 +152,7 @@ class IsolatedWorker:
                 socket.send_fds(self.control, [b"."], [one.fileno() for one in connections])
         except OSError as error:
             raise GraderBroken(f"the worker is gone ({error}). {self._words()}") from None
-        return self._answer(self.limits.trial_s + 20)
+        return self._answer(self.limits.trial_s + self.limits.start_s)
 
     def _answer(self, timeout_s: float) -> Any:
         self.control.settimeout(timeout_s)
@@ -202,10 +202,10 @@ class IsolatedWorker:
                 ours.close()
                 theirs.close()
             self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
-        replies = [read(payload, self.limits.result_bytes) for payload in payloads]
+        replies = read(payloads)
         for rank, reply in enumerate(replies):
             if self.exercise.asks and type(reply["answer"]) is dict:
                 reply["answer"]["asked"] = ranks.asked[rank]
-        if self.believed:
-            return [reply["answer"] for reply in replies], claimed_traffic([reply.get("sent") for reply in replies])
-        return [reply["answer"] for reply in replies], count_traffic(owners, before, after, trial.world_size)
+        return [reply["answer"] for reply in replies], (
+            claimed_traffic([reply["sent"] for reply in replies]) if self.believed
+            else count_traffic(owners, before, after, trial.world_size))

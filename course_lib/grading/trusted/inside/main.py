@@ -10,6 +10,7 @@ exercise.
 import gc
 import importlib
 import json
+import marshal
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
+READING_BYTES, READING_S = 1 << 30, 10  # for the cells of a notebook, which take 20 ms
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
@@ -84,7 +86,7 @@ class Worker:
             importlib.import_module(module)
         module, name, text = request["run"]
         operations = None if request["operations"] is None else frozenset(request["operations"])
-        code = student_code.prepare(request["cells"], operations)
+        code = read_code(request["cells"], operations)
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))
@@ -165,6 +167,20 @@ class Worker:
                     time.sleep(0.001)
             except ChildProcessError:
                 return
+
+
+def read_code(cells: list[dict], operations: frozenset[str] | None) -> "student_code.Code":
+    """The student's code, compiled in a child: sources can take a parser minutes and gigabytes, or end it."""
+    from course_lib.runtime.ranks import processes
+
+    def compute() -> bytes:
+        code = student_code.prepare(cells, operations)
+        return marshal.dumps((code.statements, code.sources, code.refusal))
+
+    read = processes.compute_in_child(compute, READING_BYTES, READING_S)
+    return student_code.Code(*marshal.loads(read)) if read else student_code.Code(
+        refusal=f"the cells above the check cell cannot be read: that takes more than {READING_S} s of computing or "
+                f"{READING_BYTES >> 20} MiB")
 
 
 def become_rank(task: object, number: int, connection: socket.socket) -> None:
