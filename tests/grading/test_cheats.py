@@ -13,9 +13,10 @@ import torch
 from nbgrader import utils
 
 from course_lib.grading.registry import exercise
+from course_lib.grading.report import Verdict
 from course_lib.grading.trusted import replies
 from course_lib.grading.trusted.grader import Grader
-from course_lib.grading.trusted.inside import frames
+from course_lib.grading.trusted.inside import frames, main, student_code
 from course_lib.grading.trusted.notebooks import is_check
 from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of
 from course_lib.runtime import context
@@ -228,6 +229,32 @@ def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused_at_once(data):
 def test_a_message_is_refused_by_its_length_before_it_arrives():
     with pytest.raises(frames.BadFrame, match="at most 10"):
         frames.Inbox(limit=10).feed(frames.HEADER.pack(b"A", 11))
+
+
+SOURCES = {  # each would take the parser's memory, time or stack
+    "a long sum": "x = " + "+".join(["1"] * 20_000), "elif": "if x: 1\n" + "elif x: 1\n" * 3000,
+    "attributes": "x" + ".y" * 5000, "minus": "-" * 100_000 + "1", "lists": "[" * 5000, "null": "x = '\0'",
+    "five hundred magics": "%a\n" * 501,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_that_no_parser_takes_costs_its_own_cell(name):
+    def prepare(own: str, *above: str) -> student_code.Code:
+        return main.read_code(cells_above(*notebook(own, *above)), None)
+
+    assert prepare("def pass_on(x):\n    return x\n", SOURCES[name]).refusal is None
+    assert "pass_on does not parse: " in prepare(SOURCES[name]).refusal
+
+
+def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_else_happens(monkeypatch, grade):
+    monkeypatch.setattr(main, "READING_S", 1)
+    cells = cells_above(*notebook(WRONG, "%a\n" * 400 + "x = 1\n" * 9000))
+    assert "cannot be read: that takes more than 1 s" in main.read_code(cells, None).refusal
+    monkeypatch.setattr(student_code, "prepare", lambda *_: os.abort())
+    assert "cannot be read" in main.read_code(cells, None).refusal
+    report = grade("f'" + "{x}" * 300_000 + "'")
+    assert points(report) == 0 and report.verdict is Verdict.WRONG and "grader could not" not in report.cause
 
 
 # ---- what is left behind, and what can be reached

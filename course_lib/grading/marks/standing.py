@@ -18,9 +18,9 @@ from enum import Enum
 from pathlib import Path
 from statistics import mean
 
-import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 
+from course_lib.grading.marks.reading import read_notebook
 from course_lib.grading.marks.record import Record, digest_of, record_at
 
 MOST_NAMES = 5  # of files, in a sentence
@@ -181,9 +181,8 @@ def look_at(folder: Path, name: str, grade_ids: frozenset[str] = frozenset()) ->
 def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
     """Whether a file is a notebook, and has less than half of these ids; one that cannot be read may be any."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        found = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        found = {cell.metadata.get("nbgrader", {}).get("grade_id") for cell in read_notebook(path).cells}
+    except ValueError:
         return False
     return 2 * len(found & grade_ids) < len(grade_ids)
 
@@ -191,14 +190,9 @@ def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
 def problem_of(path: Path) -> str:
     """Why the file cannot be read as a notebook, for a student and a teacher; "" where it can."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        data = json.loads(text)
-        assert isinstance(data, dict) and {"cells", "worksheets"} & data.keys(), "it has no cells"
-        cells = nbformat.reads(text, as_version=4).cells
-        assert all(isinstance(cell.source, str) and cell.cell_type for cell in cells), "a cell has no source"
-    except Exception as error:  # whatever Python, json and nbformat stumble over
-        line = str(error).strip().splitlines() or [type(error).__name__]
-        return f"the file is no notebook, or its upload was cut off: {line[0][:200]}"
+        read_notebook(path)
+    except ValueError as error:
+        return f"the file is no notebook, or its upload was cut off: {error}"
     return ""
 
 

@@ -34,9 +34,9 @@ def main(control_fd: str, settings_text: str) -> None:
     """Import what students may import, say that it is ready, and serve the grader on `control_fd` until it hangs up."""
     settings = json.loads(settings_text)
     sys.path.insert(0, settings["course"])
-    global frames, rank, privileges, student_code
+    global frames, rank, privileges
     import course_lib.grading
-    from course_lib.grading.trusted.inside import frames, privileges, rank, student_code
+    from course_lib.grading.trusted.inside import frames, privileges, rank
     course_lib.grading.check = lambda *_, **__: None  # notebooks import it; here others check
     for name in GIVEN:
         importlib.import_module(name)
@@ -169,8 +169,9 @@ class Worker:
                 return
 
 
-def read_code(cells: list[dict], operations: frozenset[str] | None) -> "student_code.Code":
-    """The student's code, compiled in a child: sources can take a parser minutes and gigabytes, or end it."""
+def read_code(cells: list[dict], operations: frozenset[str] | None) -> object:
+    """The student's Code, compiled in a child: sources can take a parser minutes and gigabytes, or end it."""
+    from course_lib.grading.trusted.inside import student_code
     from course_lib.runtime.ranks import processes
 
     def compute() -> bytes:
