@@ -32,7 +32,7 @@ from tests.grading.class_exercise import (
     notebook,
     points,
 )
-from tests.grading.toy_exercises import PassOnSmall
+from tests.grading.toy_exercises import PassOn, PassOnSmall
 from tests.processes import processes_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,7 +234,6 @@ def test_a_message_is_refused_by_its_length_before_it_arrives():
 SOURCES = {  # each would take the parser's memory, time or stack
     "a long sum": "x = " + "+".join(["1"] * 20_000), "elif": "if x: 1\n" + "elif x: 1\n" * 3000,
     "attributes": "x" + ".y" * 5000, "minus": "-" * 100_000 + "1", "lists": "[" * 5000, "null": "x = '\0'",
-    "five hundred magics": "%a\n" * 501,
 }
 
 
@@ -247,14 +246,31 @@ def test_a_source_that_no_parser_takes_costs_its_own_cell(name):
     assert "pass_on does not parse: " in prepare(SOURCES[name]).refusal
 
 
-def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_else_happens(monkeypatch, grade):
+def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_else_happens(monkeypatch):
     monkeypatch.setattr(main, "READING_S", 1)
-    cells = cells_above(*notebook(WRONG, "%a\n" * 400 + "x = 1\n" * 9000))
-    assert "cannot be read: that takes more than 1 s" in main.read_code(cells, None).refusal
-    monkeypatch.setattr(student_code, "prepare", lambda *_: os.abort())
-    assert "cannot be read" in main.read_code(cells, None).refusal
-    report = grade("f'" + "{x}" * 300_000 + "'")
-    assert points(report) == 0 and report.verdict is Verdict.WRONG and "grader could not" not in report.cause
+    for source in ("%a\n" * 501, "f'" + "{x}" * 300_000 + "'"):
+        refusal = main.read_code(cells_above(*notebook(WRONG, source)), None).refusal
+        assert "cannot be read: that takes more than 1 s" in refusal
+    monkeypatch.setattr(student_code, "prepare", lambda *_: os._exit(3))
+    assert "cannot be read" in main.read_code([], None).refusal
+
+
+OWN_LOAD = {
+    "children": "    for _ in range(30):\n        if os.fork() == 0:\n            while True: pass\n",
+    "threads": "    x = torch.ones(900, 900)\n    def load():\n        while True: x @ x\n"
+               "    for _ in range(3): threading.Thread(target=load).start()\n",
+    "a long answer in each trial": "    time.sleep(1.5)\n    return honest(tensor)\n",
+}
+
+
+@pytest.mark.parametrize("way", OWN_LOAD)
+def test_a_submission_gets_no_time_by_a_load_of_its_own_and_no_more_than_three_limits(way, monkeypatch):
+    monkeypatch.setattr(PassOn, "trials", lambda self, seed, trials=PassOn.trials: trials(self, seed) * 9)
+    own = f"{IMPORTS}import threading\n{CALLS_HONEST}\ndef pass_on(tensor):\n{OWN_LOAD[way]}    while True: pass\n"
+    start = time.monotonic()
+    with Grader(MODES[0], IMPATIENT) as grader:
+        report = grader.report(EXERCISE, cells_above(*notebook(own)), 1)
+    assert report.verdict is Verdict.NOT_JUDGED and grader.broken is None and time.monotonic() - start < 30, report
 
 
 # ---- what is left behind, and what can be reached

@@ -15,12 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.trusted import sandbox
@@ -31,6 +30,7 @@ from course_lib.grading.trusted.inside.main import (
     COUNT,
     FAILED,
     FINISH,
+    NUM_CORES,
     START,
     WAITED,
     waited_for_core_s,
@@ -48,7 +48,6 @@ from course_lib.grading.trusted.replies import (
 from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("inside") / "main.py"
-NUM_CORES = len(psutil.Process().cpu_affinity()) if privileges.LINUX else psutil.cpu_count()
 
 
 @dataclass(frozen=True)
@@ -170,9 +169,12 @@ class IsolatedWorker:
         return self.log.read()[-2000:].decode(errors="replace").strip()
 
     def trial(self, trial: Trial) -> tuple[list[Any], SentBytes]:
-        """Answers and traffic of one trial. NoAnswers where there are none, in words for the student."""
+        """Answers and traffic of one trial. NoAnswers where there are none, in words for the student.
+
+        `spent_s` is then how long the student's code took, without what others had of the cores.
+        """
         pairs = [socket.socketpair() for _ in trial.inputs]
-        own = waited_for_core_s()
+        own, start = waited_for_core_s(), None
 
         def lost_s(elapsed_s: float) -> float:
             """What others had of the cores: of all of them the ranks alone would have waited, too."""
@@ -191,6 +193,7 @@ class IsolatedWorker:
             # In this order: the store is closed before any student's code runs, and the counters are read before the
             # inputs are there, without which there is nothing to compute or to send.
             self._ask(CLOSE_STORE)
+            start = time.monotonic()
             ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)
             before = self._ask(COUNT)
@@ -198,6 +201,7 @@ class IsolatedWorker:
             payloads = ranks.wait(ANSWER, self.limits.trial_s, lambda asked: self.exercise.reply(trial, asked))
             after = self._ask(COUNT)
         finally:
+            self.spent_s = 0.0 if start is None else (elapsed := time.monotonic() - start) - lost_s(elapsed)
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from types import ModuleType
 
 import psutil
@@ -26,6 +27,7 @@ CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
+NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 READING_BYTES, READING_S = 1 << 30, 10  # for the cells of a notebook, which take 20 ms
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
@@ -98,6 +100,7 @@ class Worker:
         """Fork the ranks around the connections that follow the request."""
         _, connections, _, _ = socket.recv_fds(self.control, 1, world_size)
         self.number += 1
+        self.started, self.num_processes = time.monotonic(), world_size * (2 if self.separate else 1)
         self.store = os.path.join(self.settings["folder"], f"store-{self.number}")
         os.mkdir(self.store)
         self.give(self.store)
@@ -145,8 +148,19 @@ class Worker:
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
     def longest_wait(self) -> float:
-        """The longest time that one of the ranks could have worked and had no core, in seconds."""
-        return max((waited_for_core_s(each.pid) for each in psutil.Process().children(recursive=True)), default=0.0)
+        """The longest time that one of the ranks could have worked while others had the cores, in seconds.
+
+        None that what the ranks started may have had: neither their threads, whose seconds count as used, nor children,
+        by which everybody would get ten times the limit.
+        """
+        running = psutil.Process().children(recursive=True)
+        if len(running) > self.num_processes:
+            return 0.0
+        with suppress(psutil.Error):  # one has just ended
+            used_s = sum(sum(each.cpu_times()[:2]) for each in running) / NUM_CORES
+            waited_s = max((waited_for_core_s(each.pid) for each in running), default=0.0)
+            return max(0.0, min(waited_s, time.monotonic() - self.started - used_s))
+        return 0.0
 
     def finish(self) -> None:
         """Kill everything that the ranks are or left behind, and wait until it is gone."""
