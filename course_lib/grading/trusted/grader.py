@@ -17,6 +17,7 @@ from course_lib.grading.trusted.replies import NOT_JUDGED, NoAnswers
 from course_lib.grading.trusted.worker import GraderBroken, IsolatedWorker, Limits
 
 TRIALS_OF_TIME = 3  # an exercise may use so many trials' limit of time; right answers need less than one's
+LONGEST_CAUSE = 5000  # characters
 Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exercise's own solution cell}
 
 
@@ -29,8 +30,7 @@ class Grader:
         self.over_budget = over_budget
         self.broken: str | None = None
         self._worker: IsolatedWorker | None = None
-        self.exercise: Exercise | None = None
-        self.left_s = 0.0  # of its time, for all that is run for it
+        self.left_s = 0.0  # for all that is run for an exercise
 
     def __enter__(self) -> "Grader":
         return self
@@ -53,17 +53,17 @@ class Grader:
             self._worker = IsolatedWorker(self.isolation, self.limits, hidden=(os.getcwd(),)).__enter__()
         return self._worker
 
-    def report(self, exercise: Exercise, cells: Cells, seed: int) -> Report:
-        """The marks of one exercise. cells: the code above its check cell."""
+    def report(self, exercise: Exercise, cells: Cells, seed: int, again: bool = False) -> Report:
+        """The marks of one exercise. cells: the code above its check cell; again: in the time left by the last."""
         report = Report(exercise.number, exercise.function, Verdict.NOT_JUDGED, exercise.points, exercise.budget,
                         cause="the grader could not run this; your teacher sees why", over_budget=self.over_budget)
-        if exercise is not self.exercise:  # or it is run once more, with a right answer to another one
-            self.exercise, self.left_s = exercise, TRIALS_OF_TIME * self.limits.trial_s
+        self.left_s = self.left_s if again else TRIALS_OF_TIME * self.limits.trial_s
         for _ in range(2):  # the second time in a new worker, in case that the first one was not well
             self.broken = None
             try:
                 verdict, cause, figures = self.outcome(exercise, cells, seed)
-                return replace(report, verdict=verdict, cause=cause, measured="\n".join(figures))
+                # An answer may hold a key of a megabyte, which then stands in the sentence on it.
+                return replace(report, verdict=verdict, cause=cause[:LONGEST_CAUSE], measured="\n".join(figures))
             except GraderBroken as error:
                 self.broken = str(error)
                 self.close()
