@@ -26,7 +26,7 @@ from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, NO_REPLY
 MAX_QUESTION = 10_000  # bytes
 SEEN = ("waits", "busy_s", "cpu_s")  # of a rank that is late
 STILL_S = 0.05  # of a core: who uses no more between two looks does nothing
-# In the answers of all ranks together; right ones have up to 25,000 and 6,000,000 (2026-11-28).
+# In the answers of all ranks together; right ones have up to 25,000 and 3,000,000 (2026-11-28).
 MOST_VALUES, MOST_NUMBERS = 100_000, 1 << 23  # numbers, words, lists and dicts; numbers in tensors
 NOT_JUDGED = "only the time limit speaks: there are no points before your teacher has looked at it"
 GIVEN_BACK = 10  # times the limit that a busy machine may take
