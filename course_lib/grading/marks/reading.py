@@ -50,6 +50,8 @@ def clean(path: Path) -> bytes:
         if sum(len(cell["source"]) for cell in cells) > LONGEST_TEXT:
             raise ValueError(f"its cells hold more than {LONGEST_TEXT:,} characters")
         found = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    except MemoryError:
+        raise
     except Exception as error:  # whatever Python, json and nbformat stumble over
         found = {"problem": (str(error).strip().splitlines() or [type(error).__name__])[0][:200]}
     # A half of a character, which JSON may hold, is none that can be written to a file.
