@@ -250,7 +250,7 @@ def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_el
     monkeypatch.setattr(main, "READING_S", 1)
     for source in ("%a\n" * 501, "f'" + "{x}" * 300_000 + "'"):
         refusal = main.read_code(cells_above(*notebook(WRONG, source)), None).refusal
-        assert "cannot be read: that takes more than 1 s" in refusal
+        assert "cannot be read: that takes more than" in refusal
     monkeypatch.setattr(student_code, "prepare", lambda *_: os._exit(3))
     assert "cannot be read" in main.read_code([], None).refusal
 

@@ -28,7 +28,9 @@ SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-READING_BYTES, READING_S = 1 << 30, 10  # for the cells of a notebook, which take 20 ms
+READING_BYTES, READING_S = 1 << 30, 5  # for the cells of a notebook, which take 20 ms
+UNREADABLE = (f"the cells above the check cell cannot be read: that takes more than {READING_S} s of computing or "
+              f"{READING_BYTES >> 20} MiB")
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
@@ -62,6 +64,7 @@ class Worker:
         self.separate = settings["separate"]
         self.uid = settings["uid"]  # of the ranks, None for our own
         self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
+        self.unreadable: list[set[str]] = []  # cells that together take too long to read
         self.store = ""
         self.number = 0
         if privileges.LINUX:
@@ -88,7 +91,12 @@ class Worker:
             importlib.import_module(module)
         module, name, text = request["run"]
         operations = None if request["operations"] is None else frozenset(request["operations"])
-        code = read_code(request["cells"], operations)
+        sources = {cell["source"] for cell in request["cells"]}
+        tried = any(each <= sources for each in self.unreadable)  # by an exercise above: it would take as long again
+        code = read_code([] if tried else request["cells"], operations)
+        if tried or code.refusal == UNREADABLE:
+            self.unreadable.append(sources)
+            code.refusal = UNREADABLE
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))
@@ -193,9 +201,7 @@ def read_code(cells: list[dict], operations: frozenset[str] | None) -> object:
         return marshal.dumps((code.statements, code.sources, code.refusal))
 
     read = processes.compute_in_child(compute, READING_BYTES, READING_S)
-    return student_code.Code(*marshal.loads(read)) if read else student_code.Code(
-        refusal=f"the cells above the check cell cannot be read: that takes more than {READING_S} s of computing or "
-                f"{READING_BYTES >> 20} MiB")
+    return student_code.Code(*marshal.loads(read)) if read else student_code.Code(refusal=UNREADABLE)
 
 
 def become_rank(task: object, number: int, connection: socket.socket) -> None:
