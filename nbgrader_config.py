@@ -16,6 +16,8 @@ c.CourseDirectory.release_directory = "exercises"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", ".git", ".venv", "feedback", "answers.py",
                             "judge*.py", "on_rank.py", "recorded.json", "hints.md", "right_mutants.md"]
 
+# Files that were handed in are read with limits, whatever stands in them.
+c.Autograde.exporter_class = "course_lib.grading.trusted.notebooks.SubmittedNotebook"
 # First of all, cells that were duplicated, deleted or renamed are as they were given out.
 c.Autograde.sanitize_preprocessors = [
     "course_lib.grading.trusted.notebooks.RestoreCells",

@@ -1,11 +1,10 @@
 """TrustedGrade and students who want points without the work: nothing they do helps, and nothing of it is left."""
 
-import io
 import os
 import pickle
 import subprocess
 import sys
-import zipfile
+import time
 from pathlib import Path
 
 import nbformat
@@ -14,9 +13,10 @@ import torch
 from nbgrader import utils
 
 from course_lib.grading.registry import exercise
+from course_lib.grading.report import Verdict
 from course_lib.grading.trusted import replies
 from course_lib.grading.trusted.grader import Grader
-from course_lib.grading.trusted.inside import frames
+from course_lib.grading.trusted.inside import frames, main, student_code
 from course_lib.grading.trusted.notebooks import is_check
 from course_lib.grading.trusted.preprocessor import TrustedGrade, cells_above, exercise_of
 from course_lib.runtime import context
@@ -32,7 +32,7 @@ from tests.grading.class_exercise import (
     notebook,
     points,
 )
-from tests.grading.toy_exercises import PassOnSmall
+from tests.grading.toy_exercises import PassOn, PassOnSmall
 from tests.processes import processes_with
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,35 +186,91 @@ def test_forged_messages_give_no_points_and_run_nothing(grade, forgery, tmp_path
     assert not marker.exists()
 
 
-def saved(answer: object) -> bytes:
-    file = io.BytesIO()
-    torch.save({"answer": answer, "sent": []}, file)
-    return file.getvalue()
+def written(form: str, numbers: bytes = b"") -> bytes:
+    """An answer as a rank could write it that does not use `pack`."""
+    text = f'["dict", ["answer", {form}], ["sent", ["list"]]]'.encode(errors="surrogatepass")
+    return frames.LENGTH.pack(len(text)) + text + numbers
 
 
-def compressed(data: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for entry in source.infolist():
-            target.writestr(entry.filename, source.read(entry))
-    return packed.getvalue()
+@pytest.mark.parametrize("answer", [torch.sparse_coo_tensor(size=(3,), check_invariants=True), {1, 2}, b"bytes",
+                                    torch.nn.Parameter(torch.zeros(1)), torch.zeros(1, device="meta")])
+def test_what_no_answer_holds_is_not_sent(answer):
+    with pytest.raises((TypeError, NotImplementedError)):
+        frames.pack(answer)
 
 
-@pytest.mark.parametrize("data, max_bytes, words", [
-    *((saved(answer), 500, None) for answer in (
-        torch.zeros(1).expand(1 << 40), torch.sparse_coo_tensor(size=(3,), check_invariants=True), {1, 2},
-        [[[[[[[[[[[[1]]]]]]]]]]]], b"bytes", torch.zeros(200))),
-    (compressed(saved(torch.zeros(1 << 20))), 1 << 30, "not as torch.save writes"),
-    (pickle.dumps({"answer": 1}), 1 << 30, None),
-], ids=["huge", "sparse", "set", "deep", "bytes", "too many bytes", "compressed", "pickle"])
-def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused(data, max_bytes, words):
-    with pytest.raises(replies.NoAnswers, match=words):
-        replies.read(data, max_bytes)
+def test_an_answer_comes_back_as_it_was_sent():
+    sent = {"answer": [1, 2.5, True, None, "\ud800", (1, [2]), {1: torch.eye(3)[1:].t(), "b": torch.tensor(3.5).half()},
+                       torch.zeros(0, 4), torch.tensor([True, False])], "sent": [[1, 8]]}
+    assert repr(replies.read([frames.pack(sent)])) == repr([sent])
+
+
+HOSTILE = {
+    "deep": "[" * 500_000, "numbers": '["list"' + ", 0" * 300_000 + "]", "objects": "[" + "{}, " * 200_000 + "1]",
+    "lists": '["list"' + ', ["list"]' * 87_000 + ", 0" * 20_000 + "]",
+    "a huge tensor": '["tensor", "float64", [1000000, 1000000]]', "no such numbers": '["tensor", "uint8", [9]]',
+    "a long empty tensor": '["tensor", "float64", [1000000000000, 0]]', "half a size": '["tensor", "float64", [0.5]]',
+    "a negative size": '["tensor", "float64", [-1]]', "a key that is none": '["dict", [["list"], 1]]',
+    "eleven lists": '["list", ' * 11 + "1" + "]" * 11, "no name": "[[1]]", "too long": " " * (1 << 20),
+    "a number of a million digits": "1" * 1_000_000, "nonsense": "\ud800",
+}
+
+
+@pytest.mark.parametrize("data", [*map(written, HOSTILE.values()), pickle.dumps({"answer": 1}), b"", frames.pack([1]),
+                                  frames.pack({"answer": torch.zeros((1 << 23) + 1, dtype=torch.uint8), "sent": []})],
+                         ids=[*HOSTILE, "pickle", "nothing", "a list", "too many numbers"])
+def test_a_result_of_a_form_or_size_that_no_answer_has_is_refused_at_once(data):
+    start = time.process_time()
+    with pytest.raises(replies.NoAnswers, match="the result"):
+        replies.read([data])
+    assert time.process_time() - start < 1
 
 
 def test_a_message_is_refused_by_its_length_before_it_arrives():
     with pytest.raises(frames.BadFrame, match="at most 10"):
         frames.Inbox(limit=10).feed(frames.HEADER.pack(b"A", 11))
+
+
+SOURCES = {  # each would take the parser's memory, time or stack
+    "a long sum": "x = " + "+".join(["1"] * 20_000), "elif": "if x: 1\n" + "elif x: 1\n" * 3000,
+    "attributes": "x" + ".y" * 5000, "minus": "-" * 100_000 + "1", "lists": "[" * 5000, "null": "x = '\0'",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_that_no_parser_takes_costs_its_own_cell(name):
+    def prepare(own: str, *above: str) -> student_code.Code:
+        return main.read_code(cells_above(*notebook(own, *above)), None)
+
+    assert prepare("def pass_on(x):\n    return x\n", SOURCES[name]).refusal is None
+    assert "pass_on does not parse: " in prepare(SOURCES[name]).refusal
+
+
+def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_else_happens(monkeypatch):
+    monkeypatch.setattr(main, "READING_S", 1)
+    for source in ("%a\n" * 501, "f'" + "{x}" * 300_000 + "'"):
+        refusal = main.read_code(cells_above(*notebook(WRONG, source)), None).refusal
+        assert "cannot be read: that takes more than" in refusal
+    monkeypatch.setattr(student_code, "prepare", lambda *_: os._exit(3))
+    assert "cannot be read" in main.read_code([], None).refusal
+
+
+OWN_LOAD = {
+    "children": "    for _ in range(30):\n        if os.fork() == 0:\n            while True: pass\n",
+    "threads": "    x = torch.ones(900, 900)\n    def load():\n        while True: x @ x\n"
+               "    for _ in range(3): threading.Thread(target=load).start()\n",
+    "a long answer in each trial": "    time.sleep(1.5)\n    return honest(tensor)\n",
+}
+
+
+@pytest.mark.parametrize("way", OWN_LOAD)
+def test_a_submission_gets_no_time_by_a_load_of_its_own_and_no_more_than_three_limits(way, monkeypatch):
+    monkeypatch.setattr(PassOn, "trials", lambda self, seed, trials=PassOn.trials: trials(self, seed) * 9)
+    own = f"{IMPORTS}import threading\n{CALLS_HONEST}\ndef pass_on(tensor):\n{OWN_LOAD[way]}    while True: pass\n"
+    start = time.monotonic()
+    with Grader(MODES[0], IMPATIENT) as grader:
+        report = grader.report(EXERCISE, cells_above(*notebook(own)), 1)
+    assert report.verdict is Verdict.NOT_JUDGED and grader.broken is None and time.monotonic() - start < 30, report
 
 
 # ---- what is left behind, and what can be reached

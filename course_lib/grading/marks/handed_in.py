@@ -10,7 +10,6 @@ else lies in a folder, or is more than a notebook needs, is refused with a sente
 """
 
 import codecs
-import json
 import os
 import re
 import shutil
@@ -21,16 +20,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import nbformat
-
+from course_lib.grading.marks.reading import read_notebook
 from course_lib.grading.marks.record import digest_of
 
 MOST_NAMES = 5  # of files, in a sentence
 MOST_FILES = 1000  # of a student, in folders of a depth that os.walk has no trouble with
 MOST_DEEP = 30
-MOST_BYTES = 256 << 20  # of a student; and of one notebook
-MOST_NOTEBOOK_BYTES = 64 << 20
-MOST_VALUES = 500_000  # of a notebook: read, they take some 200 MB and a second
+MOST_BYTES = 256 << 20  # of a student
 SKIPPED = frozenset({".git", ".venv", "__pycache__", ".ipynb_checkpoints"})  # by nbgrader, too: nbgrader_config.py
 UNSEEN = r"\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"  # control characters, and those that turn a line around
 KINDS = ((stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"),
@@ -154,22 +150,11 @@ def look_at(folder: Path, name: str, grade_ids: frozenset[str] = frozenset()) ->
     return HandedIn(could_be[0], problem_of(could_be[0]), f"taken from {names_in_words(renamed)}" if renamed else "")
 
 
-def text_of(path: Path) -> str:
-    """A notebook's text. ValueError where it is no text, or so much that reading it would take the machine."""
-    if path.stat().st_size > MOST_NOTEBOOK_BYTES:
-        raise ValueError(f"it has more than {MOST_NOTEBOOK_BYTES >> 20} MB: clear its outputs")
-    text = path.read_bytes().decode("utf-8-sig")
-    if sum(map(text.count, "{[,")) > MOST_VALUES:
-        raise ValueError(f"it holds more than {MOST_VALUES:,} values: clear its outputs")
-    return text
-
-
 def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
     """Whether a file is a notebook, and has less than half of these ids; one that cannot be read may be any."""
     try:
-        cells = json.loads(text_of(path))["cells"]
-        found = {cell["metadata"].get("nbgrader", {}).get("grade_id") for cell in cells}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        found = {cell.metadata.get("nbgrader", {}).get("grade_id") for cell in read_notebook(path).cells}
+    except (ValueError, OSError):
         return False
     return 2 * len(found & grade_ids) < len(grade_ids)
 
@@ -177,14 +162,9 @@ def is_other(path: Path, grade_ids: frozenset[str]) -> bool:
 def problem_of(path: Path) -> str:
     """Why the file cannot be read as a notebook, for a student and a teacher; "" where it can."""
     try:
-        text = text_of(path)
-        data = json.loads(text)
-        assert isinstance(data, dict) and {"cells", "worksheets"} & data.keys(), "it has no cells"
-        cells = nbformat.reads(text, as_version=4).cells
-        assert all(isinstance(cell.source, str) and cell.cell_type for cell in cells), "a cell has no source"
-    except Exception as error:  # whatever Python, json and nbformat stumble over
-        line = str(error).strip().splitlines() or [type(error).__name__]
-        return f"the file is no notebook, or its upload was cut off: {line[0][:200]}"
+        read_notebook(path)
+    except ValueError as error:
+        return f"the file is no notebook, or its upload was cut off: {error}"
     return ""
 
 

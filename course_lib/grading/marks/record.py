@@ -77,11 +77,6 @@ def put_record(notebook: NotebookNode, record: Record) -> None:
     notebook.metadata[KEY] = record.as_json()
 
 
-def drop_record(notebook: NotebookNode) -> None:
-    """Whatever a student may have written there."""
-    notebook.metadata.pop(KEY, None)
-
-
 def record_at(path: Path) -> Record | None:
     """The record in a graded notebook; None where grading did not come so far."""
     try:

@@ -23,8 +23,9 @@ COLUMNS = ("student", "last_name", "first_name", "email", "mark", "out_of", "poi
            "note")
 # What a teacher wants to see in a list, by words of the cause.
 REMARKS = (("hung", ("it hangs:",)), ("crashed", ("ended without an answer",)), ("did not parse", ("does not parse",)),
-           ("was not judged, its time was up", ("did not finish within", "did not end within")),
-           ("took too much memory", ("MemoryError", "allocate memory")))
+           ("was not judged, its time was up", ("did not finish within", "did not end within", "take longer than")),
+           ("took too much memory", ("MemoryError", "allocate memory")),
+           ("made its judge fail", ("not of the form that was asked (",)))
 
 
 class Status(Enum):

@@ -13,9 +13,11 @@ from course_lib.grading.exercise import SEED, Exercise, Trial
 from course_lib.grading.report import OVER_BUDGET, Report, Verdict
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted import sandbox
-from course_lib.grading.trusted.replies import NoAnswers
+from course_lib.grading.trusted.replies import NOT_JUDGED, NoAnswers
 from course_lib.grading.trusted.worker import GraderBroken, IsolatedWorker, Limits
 
+TRIALS_OF_TIME = 3  # an exercise may use so many trials' limit of time; right answers need less than one's
+LONGEST_CAUSE = 5000  # characters
 Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exercise's own solution cell}
 
 
@@ -28,6 +30,7 @@ class Grader:
         self.over_budget = over_budget
         self.broken: str | None = None
         self._worker: IsolatedWorker | None = None
+        self.left_s = 0.0  # for all that is run for an exercise
 
     def __enter__(self) -> "Grader":
         return self
@@ -50,15 +53,17 @@ class Grader:
             self._worker = IsolatedWorker(self.isolation, self.limits, hidden=(os.getcwd(),)).__enter__()
         return self._worker
 
-    def report(self, exercise: Exercise, cells: Cells, seed: int) -> Report:
-        """The marks of one exercise. cells: the code above its check cell."""
+    def report(self, exercise: Exercise, cells: Cells, seed: int, again: bool = False) -> Report:
+        """The marks of one exercise. cells: the code above its check cell; again: in the time left by the last."""
         report = Report(exercise.number, exercise.function, Verdict.NOT_JUDGED, exercise.points, exercise.budget,
                         cause="the grader could not run this; your teacher sees why", over_budget=self.over_budget)
+        self.left_s = self.left_s if again else TRIALS_OF_TIME * self.limits.trial_s
         for _ in range(2):  # the second time in a new worker, in case that the first one was not well
             self.broken = None
             try:
                 verdict, cause, figures = self.outcome(exercise, cells, seed)
-                return replace(report, verdict=verdict, cause=cause, measured="\n".join(figures))
+                # An answer may hold a key of a megabyte, which then stands in the sentence on it.
+                return replace(report, verdict=verdict, cause=cause[:LONGEST_CAUSE], measured="\n".join(figures))
             except GraderBroken as error:
                 self.broken = str(error)
                 self.close()
@@ -73,7 +78,7 @@ class Grader:
             worker.prepare(exercise, cells)
             for trial in exercise.trials(seed):
                 label = f"{trial.label}: "
-                judged = self.judge(exercise, trial, *worker.trial(trial))
+                judged = self.judge(exercise, trial, *self.run(worker, trial))
                 measured = list(filter(None, [judged.figures(believed=False)]))  # what the ranks claim proves nothing
                 if judged.fault:
                     verdict = Verdict.COSTLY if judged.right else Verdict.WRONG
@@ -94,7 +99,7 @@ class Grader:
             # may be forged, and whoever forges them gets another sentence and the same mark.
             worker.prepare(exercise, cells, believed=True)
             for place, trial in enumerate(exercise.trials(SEED)):
-                judged = self.judge(exercise, trial, *worker.trial(trial))
+                judged = self.judge(exercise, trial, *self.run(worker, trial))
                 if judged.fault:
                     cause = recorded.cause(exercise.number, exercise.tolerance, place, judged,
                                            lambda other: self.judge_again(exercise, other))
@@ -107,14 +112,23 @@ class Grader:
         """What another trial of SEED gives, None where it has no results."""
         trial = exercise.trials(SEED)[place]
         try:
-            return self.judge(exercise, trial, *self.worker().trial(trial))
+            return self.judge(exercise, trial, *self.run(self.worker(), trial))
         except NoAnswers:
             return None
+
+    def run(self, worker: IsolatedWorker, trial: Trial) -> Any:
+        """Answers and traffic of a trial, where there is time left for one."""
+        if self.left_s <= 0:
+            raise NoAnswers(f"its runs together take longer than {TRIALS_OF_TIME * self.limits.trial_s:g} s\n"
+                            f"{NOT_JUDGED}", "late")
+        try:
+            return worker.trial(trial)
+        finally:
+            self.left_s -= worker.spent_s
 
     def judge(self, exercise: Exercise, trial: Trial, *answers_traffic: Any) -> Judgement:
         """What the exercise says of the answers, which may be of a form that it did not think of."""
         try:
             return exercise.judge(trial, *answers_traffic)
-        except Exception as error:
-            self.broken = f"judge of exercise {exercise.number} raised {type(error).__name__}: {error}"
-            return Judgement(trial.label, "the answers are not of the form that was asked")
+        except Exception as error:  # the words are what the report to the teacher looks for
+            return Judgement(trial.label, f"the answers are not of the form that was asked ({type(error).__name__})")

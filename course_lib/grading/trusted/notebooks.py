@@ -5,10 +5,11 @@ deleted with it costs every mark behind it. So RestoreCells stands before all ot
 autograde`, and gives each cell nbgrader's marks as the teacher gave them, whatever has happened to them.
 """
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
+from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
@@ -18,7 +19,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from course_lib.grading.marks.handed_in import files_in
-from course_lib.grading.marks.record import drop_record
+from course_lib.grading.marks.reading import read_notebook
 
 RESTORED = "course_restored"  # in a notebook's metadata: what was done, a line each, for the record
 
@@ -68,7 +69,7 @@ class RestoreCells(NbGraderPreprocessor):
         files_in(Path(coursedir.format_path(coursedir.submitted_directory, names["student"], names["assignment"])))
         with Gradebook(names["db_url"]) as gradebook:
             originals = originals_of(gradebook.find_notebook(names["notebook"], names["assignment"]))
-        drop_record(nb)
+        nb.metadata.clear()  # a record there, of full marks, would be believed where grading is interrupted
         nb.metadata[RESTORED] = restore(nb.cells, originals)
         for line in nb.metadata[RESTORED]:
             self.log.warning("%s: %s", names["student"], line)
@@ -85,15 +86,19 @@ def originals_of(notebook: object) -> list[Original]:
 
 def restore(cells: list[NotebookNode], originals: list[Original]) -> list[str]:
     """Mend `cells` in place; what was done, a line each."""
-    known, seen, done = {each.grade_id for each in originals}, set(), []
+    known, seen, done = {each.grade_id: each for each in originals}, set(), []
     for cell in reversed(cells):  # of two the last one counts, as it does when the notebook is run
-        marks = cell.metadata.get("nbgrader")
+        marks = cell.metadata.pop("nbgrader", None)  # which may say anything
         grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
-        if marks is not None and (grade_id not in known or grade_id in seen):
-            done.append(f"a cell lost the marks of {grade_id!r}: "
+        grade_id = grade_id if isinstance(grade_id, str) else None
+        if grade_id in known.keys() - seen:
+            cell.metadata["nbgrader"] = known[grade_id].marks
+            if cell.cell_type != known[grade_id].cell_type:
+                cell.pop("attachments", None)  # which only Markdown has
+            seen.add(grade_id)
+        elif marks is not None:
+            done.append(f"a cell lost the marks of {str(grade_id)[:80]!r}: "
                         + ("there is another one with them" if grade_id in seen else "nobody gave such a cell out"))
-            del cell.metadata["nbgrader"]
-        seen.add(grade_id)
     for place, original in enumerate(originals):
         if original.grade_id in seen:
             continue
@@ -125,8 +130,16 @@ def new_cell(original: Original, with_id: bool) -> NotebookNode:
 
 
 def functions_of(source: str) -> set[str]:
-    """The names of the functions that a cell defines, by lines where it does not parse."""
-    try:
-        return {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    except SyntaxError:
-        return {line[4:].partition("(")[0].strip() for line in source.splitlines() if line.startswith("def ")}
+    """The names of the functions that a cell defines, by its lines: a parser may take gigabytes or end this process."""
+    return {line[4:].partition("(")[0].strip() for line in source.splitlines() if line.startswith("def ")}
+
+
+class SubmittedNotebook(NotebookExporter):
+    """What `nbgrader autograde` reads: first the file that was handed in, then what it has made of that itself."""
+
+    def from_file(self, file_stream: TextIO, resources: ResourcesDict | None = None, **kwargs: object
+                  ) -> tuple[str, ResourcesDict]:
+        """The notebook of an open file, the student's with limits."""
+        if not self.parent._sanitizing:
+            return super().from_file(file_stream, resources, **kwargs)
+        return self.from_notebook_node(read_notebook(Path(file_stream.name)), resources, **kwargs)

@@ -181,7 +181,7 @@ def with_right_ones(grader: Grader, report: Report, exercise: Exercise, cells: C
     if not called:
         return report
     given = [{"source": right[each.function], "name": f"a right {each.number}", "own": False} for each in called]
-    again = grader.report(exercise, [*cells, *given], seed)
+    again = grader.report(exercise, [*cells, *given], seed, again=True)
     if again.points <= report.points:
         return report
     numbers = " and ".join(each.number for each in called)

@@ -2,8 +2,8 @@
 
     grader ── IsolatedWorker ── inside/main.py (ours, counts and kills) ── inside/rank.py (the student's code)
 
-Inputs go to the ranks at the last moment, after the counters were read; tensors come back as bytes that only
-torch.load(weights_only=True) reads, after their sizes were checked. What is sent there of an exercise is the name of
+Inputs go to the ranks at the last moment, after the counters were read; what comes back is never unpickled
+(inside/frames.py). What is sent there of an exercise is the name of
 its `run` and, where that is its chapter's own, the text of on_rank.py: all that a rank has to know.
 """
 
@@ -15,12 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from course_lib.grading.exercise import TIME_LIMIT_S, Exercise, SentBytes, Trial
 from course_lib.grading.trusted import sandbox
@@ -31,6 +30,7 @@ from course_lib.grading.trusted.inside.main import (
     COUNT,
     FAILED,
     FINISH,
+    NUM_CORES,
     START,
     WAITED,
     waited_for_core_s,
@@ -48,7 +48,6 @@ from course_lib.grading.trusted.replies import (
 from course_lib.runtime.ranks import processes
 
 WORKER = Path(__file__).with_name("inside") / "main.py"
-NUM_CORES = len(psutil.Process().cpu_affinity()) if privileges.LINUX else psutil.cpu_count()
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Limits:
     trial_s: float = TIME_LIMIT_S
     start_s: float = 60.0
     memory_bytes: int = 512 << 20  # on top of what torch itself takes
-    result_bytes: int = 64 << 20
+    result_bytes: int = 32 << 20
     file_bytes: int = 64 << 20
     processes: int = 128  # of all ranks together
     cpu_s: int = 60
@@ -152,7 +151,7 @@ class IsolatedWorker:
                 socket.send_fds(self.control, [b"."], [one.fileno() for one in connections])
         except OSError as error:
             raise GraderBroken(f"the worker is gone ({error}). {self._words()}") from None
-        return self._answer(self.limits.trial_s + 20)
+        return self._answer(self.limits.trial_s + self.limits.start_s)
 
     def _answer(self, timeout_s: float) -> Any:
         self.control.settimeout(timeout_s)
@@ -170,9 +169,12 @@ class IsolatedWorker:
         return self.log.read()[-2000:].decode(errors="replace").strip()
 
     def trial(self, trial: Trial) -> tuple[list[Any], SentBytes]:
-        """Answers and traffic of one trial. NoAnswers where there are none, in words for the student."""
+        """Answers and traffic of one trial. NoAnswers where there are none, in words for the student.
+
+        `spent_s` is then how long the student's code took, without what others had of the cores.
+        """
         pairs = [socket.socketpair() for _ in trial.inputs]
-        own = waited_for_core_s()
+        own, start = waited_for_core_s(), None
 
         def lost_s(elapsed_s: float) -> float:
             """What others had of the cores: of all of them the ranks alone would have waited, too."""
@@ -191,6 +193,7 @@ class IsolatedWorker:
             # In this order: the store is closed before any student's code runs, and the counters are read before the
             # inputs are there, without which there is nothing to compute or to send.
             self._ask(CLOSE_STORE)
+            start = time.monotonic()
             ranks.tell(GO, [b""] * trial.world_size)
             ranks.wait(LOADED, self.limits.trial_s)
             before = self._ask(COUNT)
@@ -198,14 +201,15 @@ class IsolatedWorker:
             payloads = ranks.wait(ANSWER, self.limits.trial_s, lambda asked: self.exercise.reply(trial, asked))
             after = self._ask(COUNT)
         finally:
+            self.spent_s = 0.0 if start is None else (elapsed := time.monotonic() - start) - lost_s(elapsed)
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
             self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
-        replies = [read(payload, self.limits.result_bytes) for payload in payloads]
+        replies = read(payloads)
         for rank, reply in enumerate(replies):
             if self.exercise.asks and type(reply["answer"]) is dict:
                 reply["answer"]["asked"] = ranks.asked[rank]
-        if self.believed:
-            return [reply["answer"] for reply in replies], claimed_traffic([reply.get("sent") for reply in replies])
-        return [reply["answer"] for reply in replies], count_traffic(owners, before, after, trial.world_size)
+        return [reply["answer"] for reply in replies], (
+            claimed_traffic([reply["sent"] for reply in replies]) if self.believed
+            else count_traffic(owners, before, after, trial.world_size))

@@ -1,12 +1,12 @@
-"""One rank as the notebook's process sees it, the same from either pool; and ending what ranks started: children, and
-daemons that have left their parents.
+"""One rank as the notebook's process sees it, the same from either pool; a child that computes within limits; and
+ending what ranks started: children, and daemons that have left their parents.
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -74,6 +74,29 @@ def hold_interrupts(came: threading.Event | None = None) -> Iterator[None]:
 _BEGINS_WITHIN_S = 1.0  # a machine may be busy
 _LOOKS = 10  # a program that starts itself again for ever would be found for ever
 _DIES_WITHIN_S = 5.0  # a killed process that is inside the operating system finishes that first
+
+
+def compute_in_child(function: Callable[[], bytes], memory_bytes: int, cpu_s: int) -> bytes | None:
+    """What `function` returns in a forked copy of this process, which may take so much memory on top and so many
+    seconds; None where it took more, raised, or crashed: whatever it is given, this process goes on. POSIX only.
+    """
+    import resource
+
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            for name, most in (("RLIMIT_AS", psutil.Process().memory_info().vms + memory_bytes), ("RLIMIT_CORE", 0),
+                               ("RLIMIT_CPU", cpu_s)):
+                resource.setrlimit(getattr(resource, name), (most, most))
+            result = b"+" + function()
+            while result:
+                result = result[os.write(writing, result):]
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        result = pipe.read()
+    return result[1:] if os.waitpid(child, 0)[1] == 0 and result else None
 
 
 def kill_tree(pid: int) -> None:

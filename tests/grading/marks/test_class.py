@@ -89,7 +89,7 @@ def course(made_course, tmp_path):
     folder = shutil.copytree(made_course, tmp_path / "class")
     for student, text in three().items():
         submit(folder, student, text)
-    submit(folder, "second download", text_of("solutions"), f"{NAME} (1).ipynb")
+    submit(folder, "second download", "\ufeff" + text_of("solutions"), f"{NAME} (1).ipynb")  # as some editors write
     submit(folder, "cut", text_of("solutions")[:5000])
     return folder
 

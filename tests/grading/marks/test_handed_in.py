@@ -14,7 +14,9 @@ import pytest
 from nbgrader.apps import ZipCollectApp
 from nbgrader.utils import capture_log
 
+from course_lib.grading.marks import reading
 from course_lib.grading.marks.handed_in import look_at, problem_of, take_in
+from course_lib.grading.marks.reading import read_notebook
 from course_lib.grading.marks.standing import Standing, Status, report
 from tests.grading.courses import ROOT
 from tests.grading.submissions import NAME
@@ -141,6 +143,64 @@ def test_a_file_that_is_no_text_is_called_so_and_what_nbgrader_can_grade_has_no_
     (tmp_path / "a.ipynb").write_bytes(b"PK\x03\x04\xff\xfe")
     assert "can't decode" in problem_of(tmp_path / "a.ipynb")
     assert problem_of(put(tmp_path, **{OWN: "\ufeff" + STUB}) / OWN) == ""
+
+
+# ---- what stands in a file costs nothing but its own marks
+
+def with_cell(**fields) -> str:
+    """The notebook that was given out, with a first cell that has these fields."""
+    notebook = json.loads(STUB)
+    notebook["cells"].insert(0, {"cell_type": "code", "metadata": {}, "source": "x = 1", "outputs": [],
+                                 "execution_count": None, "id": "a", **fields})
+    return json.dumps(notebook)
+
+
+LISTS = json.loads("[" * 500 + "]" * 500)
+ODD = {
+    "deep metadata": with_cell(metadata={"a": LISTS}), "half a letter": with_cell(source="\ud800"),
+    "no number": with_cell(metadata={"a": float("nan")}), "outputs are a number": with_cell(outputs=3),
+    "no metadata": with_cell(metadata=None), "metadata is a list": with_cell(metadata=[1]),
+    "another kind": with_cell(cell_type=7), "an unhashable kind": with_cell(cell_type=[]),
+    "two ids": with_cell(id=json.loads(STUB)["cells"][0]["id"]), "id is a list": with_cell(id=["a"]),
+    "forged marks": with_cell(metadata={"nbgrader": {"grade_id": ["x"], "points": -1, "schema_version": 99}}),
+    "attachments": with_cell(cell_type="markdown", attachments={"a": 3}),
+    "a huge execution count": with_cell(execution_count=10 ** 4000),
+    "an output of 20 MB": with_cell(outputs=[{"output_type": "stream", "name": "stdout", "text": "x" * 20_000_000}]),
+    "metadata of another program": STUB.replace('"kernelspec"', '"widgets": 3, "language_info": [], "kernelspec"'),
+}
+NO_NOTEBOOK = {
+    "a number of 5,000 digits": with_cell().replace('"execution_count": null', f'"execution_count": {"9" * 5000}'),
+    "the source is a number": with_cell(source=3), "the source is a dict": with_cell(source={"a": 1}),
+    "lists without end": '{"cells": [' + "[" * 200_000, "a million lists": '{"cells": [' + "[]," * 1_000_000 + "[]]}",
+    "cells is a dict": '{"cells": {"a": 1}, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}',
+    "a cell is a list": STUB.replace('"cells": [', '"cells": [[],', 1), "null": "null",
+    "text without end": with_cell(source="x" * 5_000_000),
+    "of the future": STUB.replace('"nbformat": 4', '"nbformat": 9'),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_fields_of_a_notebook_are_left_where_they_are(tmp_path, name):
+    notebook = read_notebook(put(tmp_path, **{OWN: ODD[name]}) / OWN)
+    nbformat.validate(notebook)
+    assert {cell.metadata.nbgrader.grade_id for cell in notebook.cells if "nbgrader" in cell.metadata} == IDS
+    nbformat.writes(notebook).encode()
+
+
+@pytest.mark.parametrize("name", NO_NOTEBOOK)
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, name):
+    problem = problem_of(put(tmp_path, **{OWN: NO_NOTEBOOK[name]}) / OWN)
+    assert "no notebook" in problem and len(problem) < 300
+
+
+def test_a_reader_that_ends_or_takes_too_much_is_the_files_fault(tmp_path, monkeypatch):
+    path = put(tmp_path, **{OWN: '{"cells": [' + "{}," * 3_000_000 + "{}]}"}) / OWN
+    monkeypatch.setattr(reading, "READING_BYTES", 300 << 20)
+    with pytest.raises(ValueError, match="cut off|takes more than|MemoryError"):
+        read_notebook(path)
+    monkeypatch.setattr(reading, "clean", lambda path: os.abort())
+    with pytest.raises(ValueError, match="takes more than"):
+        read_notebook(path)
 
 
 # ---- a learning platform's archive becomes students' folders, by nbgrader's own `zip_collect`

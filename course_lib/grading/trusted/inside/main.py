@@ -10,6 +10,7 @@ exercise.
 import gc
 import importlib
 import json
+import marshal
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from types import ModuleType
 
 import psutil
@@ -25,6 +27,10 @@ CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
+NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+READING_BYTES, READING_S = 1 << 30, 5  # for the cells of a notebook, which take 20 ms
+UNREADABLE = (f"the cells above the check cell cannot be read: that takes more than {READING_S} s of computing or "
+              f"{READING_BYTES >> 20} MiB")
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
@@ -32,9 +38,9 @@ def main(control_fd: str, settings_text: str) -> None:
     """Import what students may import, say that it is ready, and serve the grader on `control_fd` until it hangs up."""
     settings = json.loads(settings_text)
     sys.path.insert(0, settings["course"])
-    global frames, rank, privileges, student_code
+    global frames, rank, privileges
     import course_lib.grading
-    from course_lib.grading.trusted.inside import frames, privileges, rank, student_code
+    from course_lib.grading.trusted.inside import frames, privileges, rank
     course_lib.grading.check = lambda *_, **__: None  # notebooks import it; here others check
     for name in GIVEN:
         importlib.import_module(name)
@@ -58,6 +64,7 @@ class Worker:
         self.separate = settings["separate"]
         self.uid = settings["uid"]  # of the ranks, None for our own
         self.asked: dict = {}  # of the exercise at hand: what a RankTask needs
+        self.unreadable: list[set[str]] = []  # cells that together take too long to read
         self.store = ""
         self.number = 0
         if privileges.LINUX:
@@ -84,7 +91,12 @@ class Worker:
             importlib.import_module(module)
         module, name, text = request["run"]
         operations = None if request["operations"] is None else frozenset(request["operations"])
-        code = student_code.prepare(request["cells"], operations)
+        sources = {cell["source"] for cell in request["cells"]}
+        tried = any(each <= sources for each in self.unreadable)  # by an exercise above: it would take as long again
+        code = read_code([] if tried else request["cells"], operations)
+        if tried or code.refusal == UNREADABLE:
+            self.unreadable.append(sources)
+            code.refusal = UNREADABLE
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))
@@ -96,6 +108,7 @@ class Worker:
         """Fork the ranks around the connections that follow the request."""
         _, connections, _, _ = socket.recv_fds(self.control, 1, world_size)
         self.number += 1
+        self.started, self.num_processes = time.monotonic(), world_size * (2 if self.separate else 1)
         self.store = os.path.join(self.settings["folder"], f"store-{self.number}")
         os.mkdir(self.store)
         self.give(self.store)
@@ -143,8 +156,19 @@ class Worker:
         return {"connections": connections, **(network_totals() if self.separate else {})}
 
     def longest_wait(self) -> float:
-        """The longest time that one of the ranks could have worked and had no core, in seconds."""
-        return max((waited_for_core_s(each.pid) for each in psutil.Process().children(recursive=True)), default=0.0)
+        """The longest time that one of the ranks could have worked while others had the cores, in seconds.
+
+        None that what the ranks started may have had: neither their threads, whose seconds count as used, nor children,
+        by which everybody would get ten times the limit.
+        """
+        running = psutil.Process().children(recursive=True)
+        if len(running) > self.num_processes:
+            return 0.0
+        with suppress(psutil.Error):  # one has just ended
+            used_s = sum(sum(each.cpu_times()[:2]) for each in running) / NUM_CORES
+            waited_s = max((waited_for_core_s(each.pid) for each in running), default=0.0)
+            return max(0.0, min(waited_s, time.monotonic() - self.started - used_s))
+        return 0.0
 
     def finish(self) -> None:
         """Kill everything that the ranks are or left behind, and wait until it is gone."""
@@ -165,6 +189,19 @@ class Worker:
                     time.sleep(0.001)
             except ChildProcessError:
                 return
+
+
+def read_code(cells: list[dict], operations: frozenset[str] | None) -> object:
+    """The student's Code, compiled in a child: sources can take a parser minutes and gigabytes, or end it."""
+    from course_lib.grading.trusted.inside import student_code
+    from course_lib.runtime.ranks import processes
+
+    def compute() -> bytes:
+        code = student_code.prepare(cells, operations)
+        return marshal.dumps((code.statements, code.sources, code.refusal))
+
+    read = processes.compute_in_child(compute, READING_BYTES, READING_S)
+    return student_code.Code(*marshal.loads(read)) if read else student_code.Code(refusal=UNREADABLE)
 
 
 def become_rank(task: object, number: int, connection: socket.socket) -> None:

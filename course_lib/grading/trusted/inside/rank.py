@@ -224,7 +224,7 @@ def answer(task: RankTask, namespace: dict[str, Any], failures: list[BaseExcepti
     right = (dist.get_rank() + 1) % task.world_size  # where a collective's bytes are taken to go
     sent = [(event.peer if event.op == "send" else right, math.ceil(event.sent_bytes or 0))
             for event in log.events if event.op not in ("recv", "barrier")] if log else []
-    return serialize({"answer": result, "sent": sent})
+    return frames.pack({"answer": result, "sent": sent})
 
 
 def serialize(value: Any) -> bytes:

@@ -55,7 +55,8 @@ def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None) -> C
                 statement = compile(ast.Module([node], []), f"<{cell['name']}>", "exec", flags, dont_inherit=True)
                 flags |= statement.co_flags & FUTURES
                 code.statements.append(statement)
-        except (SyntaxError, ValueError) as error:  # ValueError: null characters
+        # ValueError: null characters; what is nested too deeply for a parser, or for IPython's, is one of the others
+        except (SyntaxError, ValueError, RuntimeError, MemoryError) as error:
             if cell["own"]:
                 code.refusal = code.refusal or does_not_parse(cell["name"], error)
         code.sources[f"<{cell['name']}>"] = cell["source"]
@@ -81,7 +82,8 @@ def parse(source: str) -> ast.Module:
 def does_not_parse(name: str, error: Exception) -> str:
     """The sentence for a cell that is no Python, with the line."""
     line = f" (line {error.lineno}: {(error.text or '').strip()[:200]})" if getattr(error, "lineno", None) else ""
-    return f"{name} does not parse: {getattr(error, 'msg', error)}{line}"
+    said = getattr(error, "msg", error) if str(error) else "it is nested too deeply"
+    return f"{name} does not parse: {said}{line}"
 
 
 def defines(node: ast.stmt) -> bool:
@@ -140,10 +142,9 @@ def refusal(name: str, operations: frozenset[str] | None) -> str:
 
 
 def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
-    """`dist.all_reduce` as torch.distributed.all_reduce; empty for what is no chain of names."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        base = full_name(node.value, aliases)
-        return base and f"{base}.{node.attr}"
-    return ""
+    """`dist.all_reduce` as torch.distributed.all_reduce; empty for what is no chain of up to 8 names."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute) and len(names) < 8:  # of a longer one the inner part is a node itself
+        names.insert(0, node.attr)
+        node = node.value
+    return ".".join([aliases.get(node.id, node.id), *names]) if isinstance(node, ast.Name) else ""
