@@ -24,7 +24,7 @@ import torch
 
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.trusted.inside import frames
-from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, NO_REPLY, QUESTION, REPLY
+from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, MAX_TRIED, NO_REPLY, QUESTION, REPLY, TRIED
 
 MAX_QUESTION = 10_000  # bytes
 GIVEN_BACK = 10  # times the limit that a busy machine may take
@@ -82,6 +82,7 @@ class RankConnections:
         self.lost_s = lost_s
         self.inboxes = [frames.Inbox(result_bytes) for _ in connections]
         self.asked = [0] * len(connections)  # questions of each rank
+        self.tried: set[str] = set()  # what student code tried, as its own process says: for the teacher's eyes alone
 
     def tell(self, kind: bytes, payloads: list[bytes]) -> None:
         """Send each rank its payload. NoAnswers where one has ended already."""
@@ -109,6 +110,9 @@ class RankConnections:
             elif got == QUESTION and reply:
                 self.asked[rank] += 1
                 self._reply(self.connections[rank], reply, payload)
+            elif got == TRIED:
+                if len(self.tried) < MAX_TRIED:
+                    self.tried.add(payload[:200].decode(errors="replace").strip('"'))
             elif got == LATE:
                 places[rank] = error_in(payload).get("where", "")
             elif rank not in received:

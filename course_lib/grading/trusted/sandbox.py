@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from course_lib.grading.trusted.inside.privileges import LINUX, nobodys_uid
+from course_lib.grading.trusted.inside.privileges import LINUX, nobodys_uid, why_no_filter
 from course_lib.grading.trusted.inside.student_code import OFFERED
 from course_lib.runtime import backends
 
@@ -65,6 +65,8 @@ def choose(wanted: str) -> Isolation:
                            'only what you would run yourself, say c.TrustedGrade.isolation = "auto"')
     uncounted = () if tool("ss") and LINUX else ("no `ss` (iproute2): bytes are counted inside the ranks, where it can "
                                                  "be forged",)
+    if unfiltered := why_no_filter():
+        uncounted += (f"system calls are not filtered ({unfiltered}): nothing hinders memory that no limit counts",)
     user = rehearse_other_user(os.getcwd())
     if user.why_not:
         return Isolation(False, (

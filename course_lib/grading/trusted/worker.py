@@ -76,6 +76,7 @@ class IsolatedWorker:
         self.isolation = isolation
         self.limits = limits or Limits()
         self.hidden = hidden
+        self.tried: set[str] = set()  # what the ranks have told of so far, until somebody forgets it
 
     def __enter__(self) -> "IsolatedWorker":
         self.root = tempfile.mkdtemp(prefix="grader-")
@@ -201,6 +202,7 @@ class IsolatedWorker:
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
+            self.tried |= ranks.tried
             self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
         replies = [read(payload, self.limits.result_bytes) for payload in payloads]
         for rank, reply in enumerate(replies):
