@@ -29,7 +29,7 @@ MAX_FILES = 128  # open at once: each may hold memory that no limit counts, as a
 
 # System calls that no answer needs once the ranks have met, by what they would be a way to.
 REFUSED_CALLS = {
-    "another network than the counted one": "socket socketpair bind listen connect accept accept4",
+    "another network than the counted one": "socket socketpair bind listen connect accept accept4 setsockopt",
     "memory that no limit counts": "memfd_create memfd_secret shmget shmat msgget semget mq_open userfaultfd",
     "words to other ranks, by what all of them can see": "flock inotify_init inotify_init1 inotify_add_watch "
                                                          "fanotify_init add_key keyctl request_key",
