@@ -24,6 +24,7 @@ from tests.grading import seekers
 from tests.grading.class_exercise import (
     CALLS_HONEST,
     EXERCISE,
+    HONEST,
     IMPATIENT,
     LIMITS,
     MODES,
@@ -162,6 +163,32 @@ def test_a_librarys_collective_is_refused(grade, way):
     assert points(report) == 0
     assert any(words in repr(report) for words in ("write it with send and recv", "course_lib.collectives",
                                                    "dist.Store.set: what it sends is not counted"))
+
+
+TRIES = """
+def pass_on(tensor):
+    import os, socket, subprocess
+    for attempt in (lambda: open("/etc/passwd"), lambda: open("../gradebook.db", "a"), lambda: os.remove("/etc/mine"),
+                    lambda: socket.socket(), lambda: subprocess.run(["true"]),
+                    lambda: dist.group.WORLD._get_backend(tensor.device).allgather([[tensor]], [tensor])):
+        try:
+            attempt()
+        except (OSError, RuntimeError):
+            pass
+    open("mine", "w").close()
+    open(os.__file__).close()
+    return honest(tensor)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_teacher_hears_of_files_outside_sockets_programs_and_collectives_that_were_tried_and_of_nothing_else(mode):
+    with Grader(mode, LIMITS) as grader:
+        assert grader.report(EXERCISE, cells_above(*notebook(CALLS_HONEST + TRIES)), seed=1).passed
+        assert grader.tried.split("; ") == [
+            "called dist.all_gather, by Backend.allgather", "open /etc/passwd", "os.remove /etc/mine",
+            "socket.__new__", "subprocess.Popen true", "write ../gradebook.db"]
+        assert grader.report(EXERCISE, cells_above(*notebook(HONEST)), seed=1).passed and grader.tried == ""
 
 
 FIND_CONNECTION = """

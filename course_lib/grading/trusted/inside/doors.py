@@ -83,8 +83,7 @@ def audit(cells: frozenset[str], tell: Callable[[str], None]) -> None:
     Not what a library does while it is imported, nor what it reads of its own files. There is no way to take this hook
     out, and there are ways around it.
     """
-    own = os.getcwd()
-    theirs = sys.prefix, sys.base_prefix, COURSE, "/usr", "/sys", "/dev"
+    own, *theirs = map(os.path.realpath, (os.getcwd(), sys.prefix, sys.base_prefix, COURSE, "/usr", "/sys", "/dev"))
 
     def hook(event: str, arguments: tuple) -> None:
         with suppress(Exception):  # which would end what the hook is asked about
@@ -95,7 +94,7 @@ def audit(cells: frozenset[str], tell: Callable[[str], None]) -> None:
     sys.addaudithook(hook)
 
 
-def words_of(event: str, arguments: tuple, own: str, theirs: tuple[str, ...]) -> str:
+def words_of(event: str, arguments: tuple, own: str, theirs: list[str]) -> str:
     """An event in words; "" for a file in the folder `own`, and for reading what is in `theirs`."""
     name = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], str | bytes) else ""
     if event not in FILES:
