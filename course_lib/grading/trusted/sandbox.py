@@ -7,12 +7,16 @@ home folders are not hidden in there; they do not exist. Process numbers and the
 
 import json
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -138,13 +142,39 @@ def environment(separate: bool = True) -> dict[str, str]:
             **backends.NO_GPUS}  # the same verdict on every machine
 
 
-def command(root: str, program: list[str], hidden: tuple[str, ...] = ()) -> list[str]:
+@contextmanager
+def memory_group(num_bytes: int) -> Iterator[str]:
+    """A control group, cgroups(7), that may hold so many bytes together, in which the system ends a rank first.
+
+    Yields the shell line that joins it; "" where none can be made, which takes root and control groups to write to.
+    """
+    for top, limit in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        folder = Path(top, f"grader-{secrets.token_hex(8)}")
+        try:
+            folder.mkdir()
+            with open(folder / limit, "r+") as file:  # not made where it is missing: then this is no control group
+                file.write(str(num_bytes))
+        except OSError:
+            with suppress(OSError):
+                folder.rmdir()
+            continue
+        yield f"echo 0 > {q(str(folder / 'cgroup.procs'))}"
+        for _ in range(100):  # until what was killed is gone
+            with suppress(OSError):
+                folder.rmdir()
+                return
+            time.sleep(0.01)
+        return
+    yield ""
+
+
+def command(root: str, program: list[str], hidden: tuple[str, ...] = (), join: str = "") -> list[str]:
     """`program` in namespaces, in a file system put together at the empty folder `root`.
 
-    hidden: folders that are never shown, even where a shown one holds them.
+    hidden: folders that are never shown, even where a shown one holds them. join: the shell line of a memory_group.
     """
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    script = "\n".join(["set -e", *setup(root, hidden), "exec " + shlex.join(program)])
+    script = "\n".join(["set -e", join, *setup(root, hidden), "exec " + shlex.join(program)])
     return [tool("unshare"), *user, *NAMESPACES, "--", "/bin/sh", "-c", script]
 
 
