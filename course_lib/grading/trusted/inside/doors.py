@@ -29,8 +29,8 @@ from course_lib.runtime.torch_private import (
 )
 
 NO_NEW_GROUP = "no new process group can be made here: send and receive reach any rank, alone and in batches"
-# What Python says that it does (PEP 578); the first argument is a file, a program or a library, or says nothing.
 COURSE = os.path.dirname(sys.modules["course_lib"].__file__)
+# What Python says that it does (PEP 578); the first argument is a file, a program or a library, or says nothing.
 READS = {"open", "os.listdir", "os.scandir"}
 FILES = READS | {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate"}
 AUDITED = FILES | {"os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "subprocess.Popen", "socket.__new__",
