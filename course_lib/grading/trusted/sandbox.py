@@ -71,17 +71,17 @@ def choose(wanted: str) -> Isolation:
                                                  "be forged",)
     if unfiltered := why_no_filter():
         uncounted += (f"system calls are not filtered ({unfiltered}): nothing hinders memory that no limit counts",)
+    around = f"student code can use {'the network, and ' * bool(unfiltered)}files to pass data around the counters"
     user = rehearse_other_user(os.getcwd())
     if user.why_not:
         return Isolation(False, (
             f"no namespaces ({why}), and no other user ({user.why_not}): student code can read and write what you can, "
             "solutions and gradebook included",
-            "student code can use the network, and files to pass data around the counters",
-            "a process that hides from its parents may outlive the run", *uncounted))
+            around, "a process that hides from its parents may outlive the run", *uncounted))
     return Isolation(False, (
         f"no namespaces ({why}): student code runs as another user than you, and can read and write what everybody can"
         + f"; everybody can read {', '.join(user.readable)}" * bool(user.readable),
-        "student code can use the network, and files to pass data around the counters", *uncounted), other_user=True)
+        around, *uncounted), other_user=True)
 
 
 @dataclass(frozen=True)
