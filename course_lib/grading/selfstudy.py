@@ -27,7 +27,8 @@ from course_lib.grading.on_rank import OutOfTime, limit_computing
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict, keep
 from course_lib.grading.spent import Judgement
-from course_lib.grading.trusted.inside.rank import no_new_groups, serialize
+from course_lib.grading.trusted.inside.doors import no_new_groups
+from course_lib.grading.trusted.inside.rank import serialize
 from course_lib.grading.trusted.inside.student_code import ASKED, own_answers
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, Results, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog

@@ -4,6 +4,8 @@ Every other file of course_lib takes these names from here. tests/runtime/test_t
 goes without each, and that all are in the torch that is installed. They are those of torch 2.13, in requirements.lock.
 """
 
+import ctypes
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend  # whose object a process group has for each kind of device
+from torch._C._distributed_c10d import _ControlCollectives as ControlCollectives  # collectives over a store
 from torch._ops import OpOverload
 from torch.autograd import Variable
 from torch.overrides import _get_current_function_mode_stack as function_modes
@@ -21,11 +24,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode as current_d
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 __all__ = [
-    "BACKEND_SELECT", "Backend", "COMPOSITE", "DeviceContext", "OpOverload", "TorchDispatchMode", "abort_groups",
-    "after_backend_select", "backward_number", "current_dispatch_mode", "dispatch_key", "flight_recorder_trace",
-    "function_modes", "list_groups", "list_operators", "name_new_groups", "replace_attribute",
-    "saved_tensor_hooks_through", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten",
-    "wait_tensor", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
+    "abort_groups", "after_backend_select", "Backend", "BACKEND_SELECT", "backward_number", "COMPOSITE",
+    "ControlCollectives", "current_dispatch_mode", "DeviceContext", "dispatch_key", "flight_recorder_trace",
+    "function_modes", "list_groups", "list_operators", "name_new_groups", "OpOverload", "refuse_new_groups",
+    "replace_attribute", "replace_kernels", "saved_tensor_hooks_through", "TorchDispatchMode", "tree_flatten",
+    "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends", "will_run",
+    "without_dispatch", "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
@@ -42,6 +46,23 @@ def list_operators(namespace: str) -> list[OpOverload]:
     """All operators of the dispatcher in a namespace, as this torch has them."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")]
     return [getattr(getattr(torch.ops, namespace), name.partition("::")[2].partition(".")[0]).default for name in names]
+
+
+def replace_kernels(kernels: dict[OpOverload, Callable]) -> None:
+    """Whoever calls one of these operators of c10d, from Python or C++ and on whatever device, calls what is given for
+    it: for good.
+    """
+    library = torch._C._dispatch_library("IMPL", "c10d", "")
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # its end would take them back; and now nothing refers to it
+    for operator, kernel in kernels.items():
+        name = operator._schema.name
+        for key in re.findall(r"^([A-Z]\w+): registered at", torch._C._dispatch_dump(name), re.MULTILINE):
+            library.impl(name.removeprefix("c10d::"), key, kernel)
+
+
+def refuse_new_groups(refuse: Callable) -> AbstractContextManager[None]:
+    """Whoever makes a process group inside, by whatever function, calls `refuse`."""
+    return replace_attribute(c10d, "_new_process_group_helper", refuse)
 
 
 def wait_tensor() -> OpOverload:

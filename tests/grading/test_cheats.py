@@ -24,6 +24,7 @@ from tests.grading import seekers
 from tests.grading.class_exercise import (
     CALLS_HONEST,
     EXERCISE,
+    HONEST,
     IMPATIENT,
     LIMITS,
     MODES,
@@ -139,6 +140,19 @@ LIBRARY = {
     "by a string": "getattr(dist, 'all_' + 'reduce')(tensor)",
     "by the module beneath": "import torch.distributed.distributed_c10d as c; getattr(c, 'broad' + 'cast')(tensor, 0)",
     "by the group's own method": "getattr(dist.group.WORLD, 'all' + 'reduce')(tensor).wait()",
+    "by the backend": "dist.group.WORLD._get_backend(tensor.device).allreduce([tensor]).wait()",
+    "past the dispatcher's first kernels": (
+        "keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA); lists = [[tensor, tensor]], [tensor]; "
+        "torch.ops.c10d.allgather_.default.redispatch(keys, *lists, dist.group.WORLD.boxed(), True, -1)"),
+    "by a wrapped tensor": (
+        "from torch.distributed.tensor import DTensor, Partial, init_device_mesh as mesh; "
+        "DTensor.from_local(tensor, mesh('cpu', (2,)), [Partial()]).full_tensor()"),
+    "by a sharded model": (
+        "from torch.distributed.fsdp import fully_shard; fully_shard(torch.nn.Linear(4, 4))(torch.ones(4))"),
+    "by the store": "dist.distributed_c10d._get_default_store().set('mine', 'a few words')",
+    "in spite of the refusal": (
+        "\n    try: getattr(dist, 'all_' + 'reduce')(tensor)\n    except BaseException: pass\n"
+        "    dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1 << 20, 0)"),
     "by the course's own": "import importlib; importlib.import_module('course_lib.' + 'collectives')",
 }
 
@@ -147,7 +161,34 @@ LIBRARY = {
 def test_a_librarys_collective_is_refused(grade, way):
     report = grade(CALLS_HONEST + f"\ndef pass_on(tensor):\n    {LIBRARY[way]}\n    return honest(tensor)\n")
     assert points(report) == 0
-    assert "write it with send and recv" in repr(report) or "course_lib.collectives" in repr(report)
+    assert any(words in repr(report) for words in ("write it with send and recv", "course_lib.collectives",
+                                                   "dist.Store.set: what it sends is not counted"))
+
+
+TRIES = """
+def pass_on(tensor):
+    import os, socket, subprocess
+    for attempt in (lambda: open("/etc/passwd"), lambda: open("../gradebook.db", "a"), lambda: os.remove("/etc/mine"),
+                    lambda: socket.socket(), lambda: subprocess.run(["true"]),
+                    lambda: dist.group.WORLD._get_backend(tensor.device).allgather([[tensor]], [tensor])):
+        try:
+            attempt()
+        except (OSError, RuntimeError):
+            pass
+    open("mine", "w").close()
+    open(os.__file__).close()
+    return honest(tensor)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_teacher_hears_of_files_outside_sockets_programs_and_collectives_that_were_tried_and_of_nothing_else(mode):
+    with Grader(mode, LIMITS) as grader:
+        assert grader.report(EXERCISE, cells_above(*notebook(CALLS_HONEST + TRIES)), seed=1).passed
+        assert grader.tried.split("; ") == [
+            "called dist.all_gather, by Backend.allgather", "open /etc/passwd", "os.remove /etc/mine",
+            "socket.__new__", "subprocess.Popen true", "write ../gradebook.db"]
+        assert grader.report(EXERCISE, cells_above(*notebook(HONEST)), seed=1).passed and grader.tried == ""
 
 
 FIND_CONNECTION = """
@@ -318,7 +359,7 @@ FINDINGS = {
     "processes": "[int(pid) for pid in os.listdir('/proc') if pid.isdigit()] != [1]",
     "scratch": "len(os.listdir(os.environ['HOME'])) > 0",
     "store": "any(os.access(f'/run/grader/{name}', os.W_OK) for name in ['', *os.listdir('/run/grader')])",
-    "network": "socket.socket().connect_ex(('192.0.2.1', 80)) != errno.ENETUNREACH",
+    "network": "[line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]] != ['lo']",
     "environment": "any(name.startswith(('PYTEST', 'PYTHONPATH', 'USER')) for name in os.environ)",
     "capabilities": "open('/proc/self/status').read().count('0000000000000000') < 5",  # CapInh, Prm, Eff, Bnd and Amb
     "root": "os.geteuid() == 0 and open('/proc/self/uid_map').read().split()[2] == '4294967295'",  # the machine's own
@@ -378,13 +419,54 @@ IMPORTS = "import os, socket, time, torch\nimport torch.distributed as dist\n"
 @in_namespaces
 @pytest.mark.parametrize("way, exercise, words", [
     ("a file", EXERCISE, "did not finish within 2 s"),
-    ("the network", EXERCISE, "another way than the process group"),
-    ("a local socket", PassOnSmall(), "another way than the process group"),
+    ("the network", EXERCISE, "Operation not permitted"),
+    ("a local socket", PassOnSmall(), "Operation not permitted"),
 ])
 def test_data_that_goes_around_the_process_group_is_stopped_or_seen(grade, way, exercise, words):
     report = grade(IMPORTS + SIDE_WAYS[way], limits=IMPATIENT, exercise=exercise)
     assert points(report) == 0
     assert words in repr(report)
+
+
+# Each is a way around the count of bytes or the limit of memory, and is refused in every mode; {} is a file to read.
+SYSTEM = """
+import ctypes, fcntl, os, socket, struct
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+TRIES = {
+    "messages of the kernel": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 2),
+    "a local socket": lambda: socket.socket(socket.AF_UNIX),
+    "a pair of them": lambda: socket.socketpair(),
+    "locks": lambda: fcntl.lockf(open(os.__file__), fcntl.LOCK_SH),
+    "locks, of open files": lambda: fcntl.fcntl(open(os.__file__), 37, struct.pack("hhqqi", 0, 0, 0, 1, 0)),
+    "locks, with more bits than are looked at": lambda: call(
+        "fcntl", open(os.__file__).fileno(), ctypes.c_long((1 << 32) + fcntl.F_SETLK), bytes(32)),
+    "a lock of the whole file": lambda: fcntl.flock(open(os.__file__), fcntl.LOCK_SH),
+    "who opens a file": lambda: call("inotify_init1", 0),
+    "who has read a file": lambda: os.preadv(os.open(os.__file__, 0), [bytearray(8)], 0, os.RWF_NOWAIT),
+    "a file in memory": lambda: os.memfd_create("mine"),
+    "a segment of memory": lambda: call("shmget", 0, 1 << 20, 0o1600),
+    "a queue of messages": lambda: call("msgget", 0, 0o1600),
+    "namespaces": lambda: call("unshare", 0x10000000),
+    "many open files": lambda: [os.pipe() for _ in range(70)],
+}
+def pass_on(tensor):
+    allowed = []
+    for name, attempt in TRIES.items():
+        try:
+            attempt()
+        except OSError:
+            continue
+        allowed.append(name)
+    raise RuntimeError(f"of {len(TRIES)} allowed: {allowed}")
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_system_call_leads_around_the_counters_and_limits(grade, mode):
+    assert "of 14 allowed: []" in repr(grade(SYSTEM, mode=mode))
 
 
 def test_without_namespaces_bytes_that_took_another_way_are_missed_in_the_count(grade):

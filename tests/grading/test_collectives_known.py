@@ -1,13 +1,22 @@
 """Which functions of torch an exercise may refuse: all of its collectives, under every name that this torch has."""
 
-from types import FunctionType
+import re
+import warnings
+from contextlib import suppress
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
 
 import pytest
+import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
+import torch.distributed.nn.functional as differentiable
+from torch import nn
+from torch._C import _distributed_c10d as bound
 from torch.distributed import distributed_c10d
 
 from course_lib.grading.trusted import sandbox
-from course_lib.grading.trusted.inside import rank, student_code
+from course_lib.grading.trusted.inside import doors, student_code
 from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF
 from course_lib.runtime import launch
 
@@ -41,22 +50,78 @@ def test_what_an_exercise_does_not_allow_is_refused_by_every_name(source, operat
     assert student_code.prepare([cell], operations).refusal == said
 
 
-def left(allowed):
-    """Names of the module's functions and of the group's methods that still work on a rank where these are allowed."""
-    methods = [name for name in dir(dist.ProcessGroup) if is_collective(name)]
-    functions = [name for name in distributed_c10d.__all__
-                 if is_collective(name) and type(getattr(dist, name, None)) is FunctionType]
-    rank.forbid(frozenset(allowed))
-    assert len(methods) > 10 and len(functions) > 10
-    return [name for home, names in ((dist.ProcessGroup, methods), (dist, functions)) for name in names
-            if getattr(home, name).__name__ != "refuse"]
+# What would end the group, wait for another rank, or is of no use to a caller: a walk leaves it out.
+LEFT_OUT = re.compile("init|destroy|abort|shutdown|shrink|split|merge|new_|send|recv|p2p|register|set_|^breakpoint|"
+                      "store|wait_all|suspend|resume|remote|timeout|dump|connect|block|eager|update|deprec|clean|premul")
+OPERATORS = "c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"
 
 
-@pytest.mark.parametrize("allowed, names", [
-    (SEND_AND_RECEIVE, set()), (["reduce_scatter"], {"reduce_scatter", "_reduce_scatter_base"})])
-def test_on_an_isolated_rank_what_an_exercise_asks_for_is_left_under_all_its_names_and_nothing_else(allowed, names):
-    (found,) = launch(left, allowed, world_size=1)
-    assert names <= set(found) and all(name.strip("_").startswith("reduce_scatter") for name in found)
+def list_callables():
+    """By name, whatever torch has that could send: functions, methods of a group and its backend, operators."""
+    for module in (dist, distributed_c10d, bound, functional_collectives, differentiable):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType | BuiltinFunctionType):
+                yield f"{module.__name__}.{name}", value
+    group = dist.group.WORLD
+    for owner in (group, group._get_backend(torch.device("cpu"))):
+        for name in dir(type(owner)):
+            if not name.startswith("__") and callable(getattr(type(owner), name)):
+                yield f"{type(owner).__name__}.{name}", partial(getattr(type(owner), name), owner)
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, operator = name.partition("::")
+        if space in OPERATORS:
+            yield name, getattr(getattr(torch.ops, space), operator.partition(".")[0])
+    yield "DDP", lambda: nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+
+
+def list_arguments(name, group):
+    """Arguments of every form that one of them may want, in a group of one rank."""
+    x = torch.ones(2)
+    xs, lists = [x], [[x]]
+    yield from ((), (x,), (xs,), (x, x), (x, xs), (xs, x), (xs, xs), (lists, xs), (xs, lists), ([None], 1))
+    for t in (x, xs):
+        for who in (group, group.group_name):
+            yield from ((t, "sum", who), (t, "sum", 1, who), (t, 1, who), (t, [2], [2], who), (t, ["sum"], who))
+    if "::" not in name:  # some of these operators divide by a size of 0
+        yield from ((x, 0), (x, group), (x, 0, group), (x, "sum", 0, group), (x, 0, 0, group), (group, xs, 100, 0))
+    if name.startswith("c10d::"):
+        group = group.boxed()
+        yield from ((xs, group, 0, 0, True, -1), (lists, xs, group, True, -1), (x, x, group, True, -1),
+                    (x, x, group, [], [], True, -1), (xs, xs, group, True, -1), (lists, xs, group, 0, -1),
+                    (xs, lists, group, 0, True, -1), (x, group, [], True, -1), (lists, xs, group, True),
+                    (xs, xs, group, -1))
+
+
+def walk():
+    """Which of them have the backend carry a collective, by its own count of collectives."""
+    warnings.simplefilter("ignore")
+    group, found = dist.group.WORLD, []
+    count = group._get_backend(torch.device("cpu"))._get_sequence_number_for_group
+    for name, function in list_callables():
+        before = count()
+        for arguments in () if LEFT_OUT.search(name.rpartition(".")[2]) else list_arguments(name, group):
+            with suppress(Exception):
+                function(*arguments)
+        if count() > before:
+            found.append(name)
+    return found
+
+
+def walk_before_and_after(allowed):
+    before, told = walk(), []
+    doors.forbid(frozenset(allowed), told.append)
+    return before, walk(), told
+
+
+@pytest.mark.parametrize("allowed, left", [(SEND_AND_RECEIVE, 0), (["reduce_scatter"], 20)])
+def test_of_all_that_torch_has_nothing_carries_a_collective_but_what_an_exercise_asks_for(allowed, left):
+    ((before, after, told),) = launch(walk_before_and_after, allowed, world_size=1)
+    assert len(before) > 120 and {
+        "DDP", "c10d::barrier", "_c10d_functional::all_reduce", "ProcessGroup.allreduce",
+        "ProcessGroupGloo.allreduce", "torch.distributed._broadcast_coalesced", "torch.distributed.all_gather_object",
+    } <= set(before)
+    assert len(after) >= left and [name for name in after if "reducescatter" not in name.replace("_", "")] == []
+    assert {"called dist.all_reduce, by c10d::allreduce_", "called dist.all_gather, by Backend.allgather"} <= set(told)
 
 
 def test_isolated_ranks_see_no_gpu_with_and_without_namespaces():

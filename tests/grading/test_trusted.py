@@ -177,7 +177,9 @@ def test_required_isolation_is_never_replaced_by_less_and_the_feedback_says_what
     monkeypatch.setattr(sandbox, "why_no_namespaces", lambda: "no such thing")
     with pytest.raises(RuntimeError, match="no such thing"):
         sandbox.choose("required")
+    monkeypatch.setattr(sandbox, "why_no_filter", lambda: "libseccomp.so.2: cannot open")
     less = preprocessor.footnotes(7, sandbox.choose("auto"))
+    assert "system calls are not filtered (libseccomp.so.2: cannot open)" in less
     assert "no such thing" in less and "less protection" in less and "seed 7" in less
     with pytest.raises(ValueError, match="expected"):
         sandbox.choose("some")

@@ -3,9 +3,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# Namespaces are usually forbidden in there; `ss` of iproute2 counts the bytes that ranks send.
+# Namespaces are usually forbidden in there; `ss` of iproute2 counts the bytes that ranks
+# send, and libseccomp filters what they ask of the system.
 apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends util-linux iproute2
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends util-linux iproute2 \
+    libseccomp2
 
 find_python() {
     local name

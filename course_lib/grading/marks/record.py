@@ -31,6 +31,7 @@ class ExerciseMark:
     text: str  # the whole report, as the student reads it
     cause: str = ""
     broken: str = ""  # what went wrong on the grader's side; then nothing can be said about the answer
+    tried: str = ""  # what its code did outside of its task, as far as it let itself be seen
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Record:
             if data["format"] != FORMAT:
                 return None
             names = [field.name for field in fields(ExerciseMark)]  # an older record has more, which nothing reads
-            exercises = tuple(ExerciseMark(**{name: each[name] for name in names}) for each in data["exercises"])
+            exercises = tuple(ExerciseMark(**{name: each[name] for name in names if name in each})
+                              for each in data["exercises"])
             lists = {name: tuple(data[name]) for name in ("missing", "restored")}
             return cls(exercises, data["seed"], data["over_budget"], **lists, digest=data["digest"])
         except (KeyError, TypeError):

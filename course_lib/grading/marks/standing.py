@@ -70,11 +70,12 @@ class Standing:
 
     @property
     def remarks(self) -> list[str]:
-        """Exercises that hung, crashed or did not parse, and cells that had to be restored."""
+        """Exercises that hung, crashed, did not parse or tried what is not their task, and cells that were restored."""
         if self.record is None:
             return []
         found = [f"{each.number} {remark}" for each in self.record.exercises for remark, words in REMARKS
                  if any(word in each.cause for word in words)]
+        found += [f"{each.number} tried: {each.tried}" for each in self.record.exercises if each.tried]
         count = len(self.record.restored)
         return found + [f"{count} cell{'s' * (count > 1)} restored"] * bool(count)
 

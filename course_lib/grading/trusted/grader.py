@@ -22,13 +22,16 @@ Cells = list[dict[str, Any]]  # {"source", "name", "own": whether it is the exer
 
 
 class Grader:
-    """Reports on one notebook's exercises. Of the last one, `broken`: what went wrong on our side, else None."""
+    """Reports on one notebook's exercises. Of the last one, `broken`: what went wrong on our side, else None; and
+    `tried`: what its code did outside of its task, "" for nothing.
+    """
 
     def __init__(self, isolation: str, limits: Limits, over_budget: float = OVER_BUDGET) -> None:
         self.isolation = sandbox.choose(isolation)
         self.limits = limits
         self.over_budget = over_budget
         self.broken: str | None = None
+        self.tried = ""
         self._worker: IsolatedWorker | None = None
         self.left_s = 0.0  # for all that is run for an exercise
 
@@ -67,6 +70,8 @@ class Grader:
             except GraderBroken as error:
                 self.broken = str(error)
                 self.close()
+            finally:
+                self.tried = "; ".join(sorted(self._worker.tried))[:1000] if self._worker else ""
         return report
 
     def outcome(self, exercise: Exercise, cells: Cells, seed: int) -> tuple[Verdict, str, list[str]]:
@@ -74,6 +79,7 @@ class Grader:
         worker = self.worker()
         figures: list[str] = []
         label = ""
+        worker.tried.clear()
         try:
             worker.prepare(exercise, cells)
             for trial in exercise.trials(seed):

@@ -207,7 +207,7 @@ def outputs(report: Report, notes: str) -> list[NotebookNode]:
 def mark_of(report: Report, grader: Grader) -> ExerciseMark:
     """The report as data, for the record."""
     return ExerciseMark(report.number, report.function, report.verdict.value[0], report.points, report.out_of,
-                        printable(repr(report)), printable(report.cause), grader.broken or "")
+                        printable(repr(report)), printable(report.cause), grader.broken or "", printable(grader.tried))
 
 
 def printable(text: str) -> str:

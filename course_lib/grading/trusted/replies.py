@@ -21,7 +21,7 @@ from typing import Any
 
 from course_lib.grading.exercise import SentBytes
 from course_lib.grading.trusted.inside import frames
-from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, NO_REPLY, QUESTION, REPLY
+from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, MAX_TRIED, NO_REPLY, QUESTION, REPLY, TRIED
 
 MAX_QUESTION = 10_000  # bytes
 SEEN = ("waits", "busy_s", "cpu_s")  # of a rank that is late
@@ -84,6 +84,7 @@ class RankConnections:
         self.lost_s = lost_s
         self.inboxes = [frames.Inbox(result_bytes) for _ in connections]
         self.asked = [0] * len(connections)  # questions of each rank
+        self.tried: set[str] = set()  # what student code tried, as its own process says: for the teacher's eyes alone
 
     def tell(self, kind: bytes, payloads: list[bytes]) -> None:
         """Send each rank its payload. NoAnswers where one has ended already."""
@@ -111,6 +112,9 @@ class RankConnections:
             elif got == QUESTION and reply:
                 self.asked[rank] += 1
                 self._reply(self.connections[rank], reply, payload)
+            elif got == TRIED:
+                if len(self.tried) < MAX_TRIED:
+                    self.tried.add(payload[:200].decode(errors="replace").strip('"'))
             elif got == LATE:
                 looks[rank] = [*looks.get(rank, [])[-1:], error_in(payload)]
             elif rank not in received:

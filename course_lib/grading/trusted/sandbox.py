@@ -7,19 +7,23 @@ home folders are not hidden in there; they do not exist. Process numbers and the
 
 import json
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from course_lib.grading.trusted.inside.privileges import LINUX, nobodys_uid
+from course_lib.grading.trusted.inside.privileges import LINUX, nobodys_uid, why_no_filter
 from course_lib.grading.trusted.inside.student_code import OFFERED
 from course_lib.runtime import backends
 
@@ -65,17 +69,19 @@ def choose(wanted: str) -> Isolation:
                            'only what you would run yourself, say c.TrustedGrade.isolation = "auto"')
     uncounted = () if tool("ss") and LINUX else ("no `ss` (iproute2): bytes are counted inside the ranks, where it can "
                                                  "be forged",)
+    if unfiltered := why_no_filter():
+        uncounted += (f"system calls are not filtered ({unfiltered}): nothing hinders memory that no limit counts",)
+    around = f"student code can use {'the network, and ' * bool(unfiltered)}files to pass data around the counters"
     user = rehearse_other_user(os.getcwd())
     if user.why_not:
         return Isolation(False, (
             f"no namespaces ({why}), and no other user ({user.why_not}): student code can read and write what you can, "
             "solutions and gradebook included",
-            "student code can use the network, and files to pass data around the counters",
-            "a process that hides from its parents may outlive the run", *uncounted))
+            around, "a process that hides from its parents may outlive the run", *uncounted))
     return Isolation(False, (
         f"no namespaces ({why}): student code runs as another user than you, and can read and write what everybody can"
         + f"; everybody can read {', '.join(user.readable)}" * bool(user.readable),
-        "student code can use the network, and files to pass data around the counters", *uncounted), other_user=True)
+        around, *uncounted), other_user=True)
 
 
 @dataclass(frozen=True)
@@ -136,13 +142,39 @@ def environment(separate: bool = True) -> dict[str, str]:
             **backends.NO_GPUS}  # the same verdict on every machine
 
 
-def command(root: str, program: list[str], hidden: tuple[str, ...] = ()) -> list[str]:
+@contextmanager
+def memory_group(num_bytes: int) -> Iterator[str]:
+    """A control group, cgroups(7), that may hold so many bytes together, in which the system ends a rank first.
+
+    Yields the shell line that joins it; "" where none can be made, which takes root and control groups to write to.
+    """
+    for top, limit in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        folder = Path(top, f"grader-{secrets.token_hex(8)}")
+        try:
+            folder.mkdir()
+            with open(folder / limit, "r+") as file:  # not made where it is missing: then this is no control group
+                file.write(str(num_bytes))
+        except OSError:
+            with suppress(OSError):
+                folder.rmdir()
+            continue
+        yield f"echo 0 > {q(str(folder / 'cgroup.procs'))}"
+        for _ in range(100):  # until what was killed is gone
+            with suppress(OSError):
+                folder.rmdir()
+                return
+            time.sleep(0.01)
+        return
+    yield ""
+
+
+def command(root: str, program: list[str], hidden: tuple[str, ...] = (), join: str = "") -> list[str]:
     """`program` in namespaces, in a file system put together at the empty folder `root`.
 
-    hidden: folders that are never shown, even where a shown one holds them.
+    hidden: folders that are never shown, even where a shown one holds them. join: the shell line of a memory_group.
     """
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    script = "\n".join(["set -e", *setup(root, hidden), "exec " + shlex.join(program)])
+    script = "\n".join(["set -e", join, *setup(root, hidden), "exec " + shlex.join(program)])
     return [tool("unshare"), *user, *NAMESPACES, "--", "/bin/sh", "-c", script]
 
 

@@ -56,11 +56,16 @@ class Limits:
 
     trial_s: float = TIME_LIMIT_S
     start_s: float = 60.0
-    memory_bytes: int = 512 << 20  # on top of what torch itself takes
+    memory_bytes: int = 512 << 20  # of a process, on top of what torch itself takes
     result_bytes: int = 32 << 20
     file_bytes: int = 64 << 20
     processes: int = 128  # of all ranks together
     cpu_s: int = 60
+
+    @property
+    def memory_together_bytes(self) -> int:
+        """What all ranks and their children may hold, files in memory included, where the system can say so."""
+        return 8 * self.memory_bytes
 
 
 class IsolatedWorker:
@@ -75,6 +80,7 @@ class IsolatedWorker:
         self.isolation = isolation
         self.limits = limits or Limits()
         self.hidden = hidden
+        self.tried: set[str] = set()  # what the ranks have told of so far, until somebody forgets it
 
     def __enter__(self) -> "IsolatedWorker":
         self.root = tempfile.mkdtemp(prefix="grader-")
@@ -84,10 +90,12 @@ class IsolatedWorker:
         self.mark = secrets.token_hex(16)
         self.counting_tool = sandbox.tool("ss") if privileges.LINUX else None
         self.log = tempfile.TemporaryFile()
+        self.memory = sandbox.memory_group(self.limits.memory_together_bytes)
         self.control, theirs = socket.socketpair()
         with theirs:
+            command = self._command(theirs.fileno(), self.memory.__enter__())
             self.worker = subprocess.Popen(
-                self._command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                 pass_fds=[theirs.fileno()], start_new_session=True,
                 env=sandbox.environment(self.isolation.separate) | {processes.context.RANK_MARK: self.mark})
         try:
@@ -97,7 +105,7 @@ class IsolatedWorker:
             raise
         return self
 
-    def _command(self, control_fd: int) -> list[str]:
+    def _command(self, control_fd: int, join: str) -> list[str]:
         separate = self.isolation.separate
         settings = {
             "course": str(sandbox.COURSE), "folder": sandbox.FOLDER if separate else self.root, "separate": separate,
@@ -105,7 +113,9 @@ class IsolatedWorker:
             "uid": self.uid,
         }
         program = [sys.executable, "-I", str(WORKER), str(control_fd), json.dumps(settings)]
-        return sandbox.command(self.root, program, self.hidden) if separate else program
+        if separate:
+            return sandbox.command(self.root, program, self.hidden, join)
+        return ["/bin/sh", "-c", f'{join}\nexec "$@"', "sh", *program] if join else program
 
     def prepare(self, exercise: Exercise, cells: list[dict[str, Any]], believed: bool = False) -> None:
         """Have the worker read the student's code. cells: those above the check cell, {"source", "name", "own"}.
@@ -141,6 +151,7 @@ class IsolatedWorker:
         self.worker.wait()
         self.control.close()
         self.log.close()
+        self.memory.__exit__(None, None, None)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _ask(self, kind: bytes, argument: Any = None, connections: list[socket.socket] | None = None) -> Any:
@@ -205,6 +216,7 @@ class IsolatedWorker:
             for ours, theirs in pairs:
                 ours.close()
                 theirs.close()
+            self.tried |= ranks.tried
             self._ask(FINISH)  # whatever failed: a rank that is still there would send into the next trial's counts
         replies = read(payloads)
         for rank, reply in enumerate(replies):

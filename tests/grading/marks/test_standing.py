@@ -29,7 +29,8 @@ def course(tmp_path_factory, made_course):
     submit(folder, "cut", solved[:4000])
     (folder / "submitted" / "empty" / NAME).mkdir(parents=True)
     hung = record_of(submit(folder, "hung", solved))
-    first = replace(hung.exercises[0], points=0, cause="2 ranks: it hangs: rank 0 waits", verdict="wrong")
+    first = replace(hung.exercises[0], points=0, cause="2 ranks: it hangs: rank 0 waits", verdict="wrong",
+                    tried="open /etc/passwd")
     put_graded(folder, "hung", replace(hung, exercises=(first, *hung.exercises[1:]), restored=("a", "b")))
     with Gradebook(course.db_url) as gradebook:
         gradebook.add_student("nobody", first_name="No", last_name="Body")
@@ -67,8 +68,8 @@ def test_the_csv_has_a_line_for_everybody_and_an_empty_mark_where_nothing_was_ju
 def test_the_report_says_who_hung_and_who_has_to_be_looked_at(course):
     said = report(NAME, standings(course, NAME))
     assert f"{NAME}, 9 students: 2 graded" in said
-    for line in ("hung: 1.1 hung, 2 cells restored", "cut: the file is no notebook", "nothing handed in: nobody",
-                 "1.1 f: 1 all points, 1 none", "1.2 f: 2 all points"):
+    for line in ("hung: 1.1 hung, 1.1 tried: open /etc/passwd, 2 cells restored", "cut: the file is no notebook",
+                 "nothing handed in: nobody", "1.1 f: 1 all points, 1 none", "1.2 f: 2 all points"):
         assert line in said
 
 
@@ -95,11 +96,13 @@ def test_an_assignment_that_nobody_made_is_refused_with_the_command_that_makes_i
 
 def test_a_record_survives_json_and_what_is_none_is_none(course, tmp_path):
     record = record_of(tmp_path / "no file")
-    with_more = record.as_json()
+    with_more, older = record.as_json(), record.as_json()
+    for each in older["exercises"]:  # as records before 2026-12 have it
+        del each["tried"]
     for each in with_more["exercises"]:  # as records of 2026-11 have it
         each["figures"] = []
     assert Record.of_json(record.as_json()) == record and record.points == ALL
-    assert Record.of_json(with_more) == record
+    assert Record.of_json(with_more) == Record.of_json(older) == record
     assert [Record.of_json(bad) for bad in (None, {}, {"format": 1}, {"format": 99}, [])] == [None] * 5
 
 

@@ -16,28 +16,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from course_lib.grading.trusted.inside import frames, privileges
-from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, OURS, Code, refusal
+from course_lib.grading.trusted.inside import doors, frames, privileges
+from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, Code
 from course_lib.runtime.instruments import pending
-from course_lib.runtime.operations import name_of_method
 from course_lib.runtime.ranks.watcher import busy_s
 
 READY, GO, LOADED, INPUTS, ANSWER, ERROR, LATE = b"R", b"G", b"L", b"I", b"A", b"E", b"W"
-QUESTION, REPLY, NO_REPLY = b"Q", b"P", b"N"
+QUESTION, REPLY, NO_REPLY, TRIED = b"Q", b"P", b"N", b"T"
 sending = threading.Lock()  # the answer and a word about being late must not mix
-NO_NEW_GROUP = "no new process group can be made here: send and receive reach any rank, alone and in batches"
 MAX_MESSAGE = 2000  # characters of an error that are kept
+MAX_TRIED = 20  # of what a rank tells the teacher of, 200 characters each
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     dist.barrier()  # or a slow rank would still be connecting while a fast one already fails
     frames.send(connection, READY, json.dumps(ports()).encode())
     frames.receive(connection)  # GO: what we met over is closed to writing now
-    forbid(task.operations)  # not before: joining took a barrier, which is forbidden from here on
+    close_doors(task, connection)  # not before: joining took sockets, and a barrier
     say_where_when_late(task, connection)
     namespace, failures = execute(task.code)
     with sending:
@@ -93,6 +90,8 @@ def confine(task: RankTask, connection: socket.socket) -> None:
     comes back.
     """
     limits = task.limits
+    if privileges.LINUX:
+        privileges.be_ended_first()
     if task.separate:
         privileges.own_view_of_files(limits["file_bytes"])
     os.chdir(os.environ["HOME"] if task.separate else task.scratch)
@@ -110,6 +109,23 @@ def confine(task: RankTask, connection: socket.socket) -> None:
     torch.default_generator.manual_seed(0)  # without the 10 ms of torch.manual_seed, which looks for GPUs
 
 
+def close_doors(task: RankTask, connection: socket.socket) -> None:
+    """Refuse what student code must not do from here on, and tell the grader what it tries."""
+    told: set[str] = set()
+
+    def tell(what: str) -> None:
+        what = what[:200]
+        if what not in told and len(told) < MAX_TRIED:
+            told.add(what)
+            with sending:
+                frames.send(connection, TRIED, json.dumps(what).encode())
+
+    with nullcontext() if task.separate else suppress(OSError):  # where this cannot be, the grader has said so
+        privileges.filter_system_calls()
+    doors.forbid(task.operations, tell)
+    doors.audit(frozenset(task.code.sources), tell)
+
+
 def ports() -> list[tuple[int, int]]:
     """(own port, other end's port) of every connection of this process."""
     found = []
@@ -123,40 +139,8 @@ def ports() -> list[tuple[int, int]]:
     return found
 
 
-def forbid(operations: frozenset[str] | None) -> None:
-    """Make torch.distributed's other collectives, and the chapter's own, raise."""
-    if operations is None:
-        return
-    for op, names in FUNCTIONS_OF.items():
-        if op in operations:
-            continue
-        for name in names:
-            for module in (dist, distributed_c10d):
-                if hasattr(module, name):
-                    setattr(module, name, make_refusing(f"dist.{name}", operations))
-        for method in dir(dist.ProcessGroup):
-            if name_of_method(method) == op:
-                setattr(dist.ProcessGroup, method, make_refusing(f"ProcessGroup.{method}", operations))
-    for name in list(sys.modules):  # None in sys.modules makes an import fail, by whatever name it is written
-        if name == OURS or name.startswith(f"{OURS}."):
-            sys.modules[name] = None
-    sys.modules[OURS] = None
-
-
 class NotWritten(Exception):
     """The student's cells define no function of the name that is asked for."""
-
-
-class Refused(RuntimeError):
-    """A library's collective was called where the exercise asks for one."""
-
-
-def make_refusing(name: str, operations: frozenset[str]) -> Callable:
-    """A function that stands in the place of `name`, and raises Refused when it is called."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise Refused(refusal(name, operations))
-    return refuse
 
 
 def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
@@ -219,7 +203,7 @@ def answer(task: RankTask, namespace: dict[str, Any], failures: list[BaseExcepti
         return said
 
     from course_lib.runtime import record_communication
-    with no_new_groups(), record_communication() if task.count_inside else nullcontext() as log:
+    with doors.no_new_groups(), record_communication() if task.count_inside else nullcontext() as log:
         result = task.run(function, inputs, *([ask] if task.asks else []))
     right = (dist.get_rank() + 1) % task.world_size  # where a collective's bytes are taken to go
     sent = [(event.peer if event.op == "send" else right, math.ceil(event.sent_bytes or 0))
@@ -234,11 +218,6 @@ def serialize(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def no_new_groups() -> AbstractContextManager:
-    """A context in which making a new process group raises: over its store data could go around the counters."""
-    return patch.object(dist, "new_group", side_effect=RuntimeError(NO_NEW_GROUP))
-
-
 def error_message(error: BaseException, task: RankTask) -> bytes:
     """Kind, words and the last line of the student's cells, for the feedback. All of it may be forged."""
     where, raised_in, line = line_in(traceback.extract_tb(error.__traceback__), task.code)
@@ -246,7 +225,7 @@ def error_message(error: BaseException, task: RankTask) -> bytes:
         words = str(error)
     except BaseException:
         words = "(an error without words)"
-    kind = "refused" if isinstance(error, Refused) else ""
+    kind = "refused" if isinstance(error, doors.Refused) else ""
     if isinstance(error, NotWritten):
         kind = "not written"
     elif isinstance(error, NotImplementedError) and line.startswith("raise NotImplementedError"):  # or it is torch's
