@@ -82,7 +82,7 @@ class Worker:
             importlib.import_module(module)
         module, name, text = request["run"]
         operations = None if request["operations"] is None else frozenset(request["operations"])
-        code = student_code.prepare(request["cells"], operations)
+        code = student_code.prepare(request["cells"], operations, request["function"])
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))

@@ -1,26 +1,29 @@
 """What of a student's notebook is executed, and the names that it must not use. Read here, executed in `ranks`.
 
-The rule, which TEACHING.md repeats for teachers. From every code cell above the check cell: imports, functions,
-classes, and assignments of plain values. From the solution cell itself: all statements. One by one, in the order of
-the notebook; a statement that fails is passed over. Magics and shell commands are left out.
+The rule, which TEACHING.md and the first cell of each exercise notebook repeat. From the solution cell: all statements.
+From every other code cell above the check cell: what the solution needs of it (needs.py). One by one, in the order of
+the notebook; a statement that fails is passed over. Magics and shell commands are left out. A value that the solution
+lacks for one of these reasons is named, with the reason, in class and by `check` at home.
 """
 
 import __future__
 
 import ast
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from course_lib.grading.trusted.inside.needs import DEFINITIONS, Needs, Statement, changes
 from course_lib.runtime.operations import list_collectives
 
 ASKED = "that is what you are asked to write"
 MAX_SOURCE = 1 << 20  # characters of all cells together
-DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-PLAIN = (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Name, ast.Attribute,
-         ast.Lambda, ast.expr_context, ast.operator, ast.unaryop)
 FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 HARMLESS_CELL_MAGICS = {"%%time", "%%timeit", "%%capture", "%%prun"}
+TIMED = re.compile(r"^(\s*)%time[ \t]+(?=\S)", re.MULTILINE)  # the statement behind it runs like any other
+NO_MAGICS = "magics and shell commands are left out"
 
 FUNCTIONS_OF = list_collectives()  # by which a reader could reach each of them
 OURS = "course_lib.collectives"  # refused also where the name is hidden, as the library's collectives are
@@ -32,34 +35,75 @@ CHECK = "course_lib.grading.check"  # which every notebook imports
 class Code:
     """Statements ready to be executed, and why this run need not begin at all."""
 
-    statements: list[CodeType] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)  # file name in tracebacks -> the cell's text
     refusal: str | None = None
+    lost: dict[str, str] = field(default_factory=dict)  # names of other cells that have no value -> the sentence
+
+    def line_of(self, statement: Statement) -> str:
+        """Its first line, for messages."""
+        return first_line(statement.node, self.sources[statement.code.co_filename])
 
 
-def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None) -> Code:
-    """The code of `cells` (source, name, own: whether it is the exercise's own solution cell)."""
+def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None, function: str = "") -> Code:
+    """The code of `cells` (source, name, own: whether it is the exercise's own solution cell), for its `function`."""
     code = Code()
     if sum(len(cell["source"]) for cell in cells) > MAX_SOURCE:
         code.refusal = f"the cells hold more than {MAX_SOURCE:,} characters"
         return code
+    statements: list[Statement] = []
     flags = 0
     for cell in cells:
+        file = f"<{cell['name']}>"
+        code.sources[file] = cell["source"]
         try:
-            tree = parse(cell["source"])
-            if cell["own"]:
-                code.refusal = code.refusal or library_call(tree, operations)
-            for node in tree.body:
-                if not (cell["own"] or defines(node)) or uses_ipython(node):
-                    continue
-                statement = compile(ast.Module([node], []), f"<{cell['name']}>", "exec", flags, dont_inherit=True)
-                flags |= statement.co_flags & FUTURES
-                code.statements.append(statement)
+            tree, compiled, flags = read_cell(cell["source"], file, flags, cell["own"])
         except (SyntaxError, ValueError) as error:  # ValueError: null characters
             if cell["own"]:
                 code.refusal = code.refusal or does_not_parse(cell["name"], error)
-        code.sources[f"<{cell['name']}>"] = cell["source"]
+            continue
+        if cell["own"]:
+            code.refusal = code.refusal or library_call(tree, operations)
+        for node in filter(uses_ipython, tree.body):
+            line = first_line(node, cell["source"])
+            code.lost |= {name: lost_words(name, line, NO_MAGICS) for name in changes(node)}
+        statements += [Statement(node, statement, cell["own"]) for node, statement in compiled]
+    code.statements = Needs(statements, function).select()
     return code
+
+
+@lru_cache(1000)
+def read_cell(source: str, file: str, flags: int, own: bool
+              ) -> tuple[ast.Module, list[tuple[ast.stmt, CodeType]], int]:
+    """The tree of a cell; its statements, compiled, without magics; the flags of `from __future__` behind it.
+
+    SyntaxError for what is not Python; of a cell that is not `own` a `return` at the outermost level is passed over.
+    """
+    tree = parse(source)
+    compiled = []
+    for node in tree.body:
+        if uses_ipython(node):
+            continue
+        try:
+            statement = compile(ast.Module([node], []), file, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                                dont_inherit=True)  # a cell may await
+        except SyntaxError:
+            if own:
+                raise
+            continue
+        flags |= statement.co_flags & FUTURES
+        compiled.append((node, statement))
+    return tree, compiled, flags
+
+
+def first_line(node: ast.stmt, source: str) -> str:
+    """Of a statement in `source`, for messages."""
+    return "".join(source.splitlines()[node.lineno - 1:node.lineno]).strip()[:80]
+
+
+def lost_words(name: str, line: str, why: str) -> str:
+    """The sentence for a name that has no value in class."""
+    return f"{name} comes from another cell, by `{line}`. In class {why}: give it its value in the solution cell"
 
 
 def parse(source: str) -> ast.Module:
@@ -75,7 +119,7 @@ def parse(source: str) -> ast.Module:
         if not any(mark in source for mark in "%!?"):
             raise
         from IPython.core.inputtransformer2 import TransformerManager  # slow to import, seldom needed
-        return ast.parse(TransformerManager().transform_cell(source))
+        return ast.parse(TransformerManager().transform_cell(TIMED.sub(r"\1", source)))
 
 
 def does_not_parse(name: str, error: Exception) -> str:
@@ -84,18 +128,9 @@ def does_not_parse(name: str, error: Exception) -> str:
     return f"{name} does not parse: {getattr(error, 'msg', error)}{line}"
 
 
-def defines(node: ast.stmt) -> bool:
-    """Whether the statement only gives names to things."""
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        if node.value is None:
-            return False
-        return isinstance(node.value, ast.Lambda) or all(isinstance(part, PLAIN) for part in ast.walk(node.value))
-    return isinstance(node, DEFINITIONS)
-
-
 def uses_ipython(node: ast.stmt) -> bool:
     """Whether a statement that is no definition is a magic or a shell command."""
-    return not isinstance(node, DEFINITIONS) and any(
+    return not isinstance(node, (*DEFINITIONS, ast.Import, ast.ImportFrom)) and any(
         isinstance(part, ast.Name) and part.id == "get_ipython" for part in ast.walk(node))
 
 

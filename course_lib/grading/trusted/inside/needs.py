@@ -1,0 +1,236 @@
+"""What of a notebook's other cells a solution needs: read from the source here, executed in `rank`, told by `check`.
+
+A solution cell runs whole. Of the cells around it those statements run that give a value to a name which the solution
+uses, itself or by what it calls: imports, functions, classes, assignments, loops that fill a table. An experiment that
+nothing depends on costs nothing, whatever it starts, prints or trains. At home `check` sends a function to its ranks
+with the values of the names that it uses, and with nothing else of the notebook: so the same runs in both.
+"""
+
+import ast
+import asyncio
+import dis
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from course_lib.grading.on_rank import OutOfTime
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+ASSIGNS = (ast.Assign, ast.AnnAssign)
+BINDING = (*DEFINITIONS, ast.Import, ast.ImportFrom, *ASSIGNS)
+NO_RANKS, NO_FILE, NO_INPUT = "no ranks are started", "there is no file of yours and no network", "nobody is asked"
+TOO_LONG = "it takes too long"
+FAILS = {"launch": NO_RANKS, "start_ranks": NO_RANKS, "input": NO_INPUT, **dict.fromkeys(
+    ("environ", "getenv"), "your environment variables are not set"), **dict.fromkeys(
+    ("open", "read_text", "read_bytes", "read_csv", "load", "loadtxt", "urlopen", "listdir"), NO_FILE)}  # by its name
+NOWHERE = "{} has its value by no line that class runs: give it its value in the solution cell"
+READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+SHARE, SHARE_OF_DOUBTFUL = 1 / 2, 1 / 16  # of a trial's time: what a statement of another cell may compute
+COMPUTES = sys.stdlib_module_names | {"numpy", "torch"}  # which an experiment may call without harm
+
+
+@dataclass(eq=False)
+class Statement:
+    """One at the outermost level of a cell. own: of the exercise's own solution cell."""
+
+    node: ast.stmt
+    code: CodeType
+    own: bool
+    is_sure: bool = True  # False for what may be an experiment, and gets less time
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        """Execute it, where it awaits something to the end of that."""
+        waiting = eval(self.code, namespace)
+        if inspect.iscoroutine(waiting):
+            asyncio.run(waiting)
+
+    def gives(self) -> set[str]:
+        """The names that have a value by it, or another value."""
+        return set(changes(self.node))
+
+
+class Needs:
+    """Which of a notebook's statements run where the function called `asked` is wanted."""
+
+    def __init__(self, statements: list[Statement], asked: str) -> None:
+        self.statements = statements
+        self.modules = {name: module for each in statements for name, module in imports_of(each.node)}
+        self.givers: dict[str, list[int]] = defaultdict(list)
+        for place, each in enumerate(statements):
+            for name in each.gives():
+                self.givers[name].append(place)
+        self.settled = self.settle()
+        self.names: set[str] = set()  # that are needed
+        self.chosen: set[int] = set()
+        self.need({asked})
+        for place, each in enumerate(statements):
+            if each.own or self.runs_anyway(each.node):
+                self.choose(place)
+        callers = [(place, calls) for place, each in enumerate(statements)
+                   if (calls := [part for part in at_once(each.node) if isinstance(part, ast.Call)])]
+        while filling := [place for place, calls in callers if place not in self.chosen and self.fills(place, calls)]:
+            for place in filling:
+                statements[place].is_sure = False
+                self.choose(place)
+
+    def select(self) -> list[Statement]:
+        """Those that run, in the order of the notebook."""
+        return [self.statements[place] for place in sorted(self.chosen)]
+
+    def settle(self) -> dict[str, int]:
+        """Names that the own cell itself gives a value before it reads them, and where: what is above is not needed."""
+        settled: dict[str, int] = {}
+        read: set[str] = set()
+        for place, each in enumerate(self.statements):
+            if each.own:
+                read |= used(each.code, inside=False) - settled.keys()
+                settled |= dict.fromkeys(binds(each.node), place)
+        return {name: place for name, place in settled.items() if name not in read}
+
+    def choose(self, place: int) -> None:
+        """Run this statement, and what it needs."""
+        self.chosen.add(place)
+        self.need(used(self.statements[place].code))
+
+    def need(self, names: set[str]) -> None:
+        """Run what gives these names a value, and what that needs."""
+        todo = [names]
+        while todo:
+            new = todo.pop() - self.names
+            self.names |= new
+            for name in new:
+                for place in self.givers.get(name, ()):
+                    if place not in self.chosen and place > self.settled.get(name, -1):
+                        self.chosen.add(place)
+                        todo.append(used(self.statements[place].code))
+
+    def runs_anyway(self, node: ast.stmt) -> bool:
+        """Whether names do not tell what it gives: `from x import *`, or a decorator of the notebook's own."""
+        if isinstance(node, ast.ImportFrom):
+            return node.module == "__future__" or node.names[0].name == "*"
+        return any(root(each) in self.givers and root(each) not in self.modules
+                   for each in getattr(node, "decorator_list", ()))
+
+    def fills(self, place: int, calls: list[ast.Call]) -> bool:
+        """Whether it may change a needed value by one of its `calls`: TABLE.append(3), fill(TABLE), setup().
+
+        Nothing that starts ranks, sends, or needs another library: that is an experiment.
+        """
+        named = {each.id for call in calls for each in at_once(call) if isinstance(each, ast.Name)}
+        changed = {name for call in calls for function in self.functions(root(call.func))
+                   for inner in function.body for name in changes(inner)}
+        return (any(name in self.givers and self.is_value(name) for name in named & self.names)
+                or any(map(self.is_value, changed & self.names))) and self.only_computes(self.statements[place])
+
+    def is_value(self, name: str) -> bool:
+        """Whether a name stands for something that a call may change: no function, class or module."""
+        nodes = [self.statements[place].node for place in self.givers.get(name, ())]
+        return not nodes or any(isinstance(node, ASSIGNS) or not isinstance(node, BINDING) for node in nodes)
+
+    def functions(self, name: str) -> list[ast.stmt]:
+        """The notebook's definitions of the function `name`."""
+        return [node for place in self.givers.get(name, ())
+                if isinstance(node := self.statements[place].node, DEFINITIONS[:2]) and node.name == name]
+
+    def only_computes(self, statement: Statement) -> bool:
+        """Whether all that it calls is the notebook's own, Python's or torch's, and neither sends nor is a solution."""
+        names = self.closure(statement)
+        modules = [self.modules[name] for name in names if name in self.modules]
+        return (all(module.split(".")[0] in COMPUTES and not module.startswith("torch.distributed")
+                    for module in modules)
+                and not any(self.statements[place].own for name in names for place in self.givers.get(name, ())))
+
+    def closure(self, statement: Statement) -> set[str]:
+        """All names that it uses, itself or by functions of the notebook."""
+        found: set[str] = set()
+        todo = [statement.code]
+        while todo:
+            new = used(todo.pop()) - found
+            found |= new
+            todo += [self.statements[place].code for name in new for place in self.givers.get(name, ())
+                     if isinstance(self.statements[place].node, DEFINITIONS)]
+        return found
+
+
+def used(code: CodeType, *ways: str, inside: bool = True) -> set[str]:
+    """The names of the notebook that `code` reads, or meets in these `ways`; inside: in the bodies of functions, too."""
+    found, todo = set(), [code]
+    while todo:
+        each = todo.pop()
+        found |= {step.argval for step in dis.get_instructions(each) if step.opname in (ways or READS)}
+        todo += [constant for constant in each.co_consts if isinstance(constant, CodeType)] * inside
+    return found
+
+
+def changes(node: ast.stmt) -> Iterator[str]:
+    """Each name to which `node` gives a value, or whose value it changes by an index or an attribute."""
+    for each in at_once(node):
+        match each:
+            case ast.Name(ctx=ast.Store() | ast.Del(), id=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name.partition(".")[0]
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                yield root(each)
+
+
+def binds(node: ast.stmt) -> set[str]:
+    """The names to which a plain assignment, an import or a definition gives a value."""
+    if not isinstance(node, BINDING):
+        return set()
+    parts = node.targets if isinstance(node, ast.Assign) else [node]
+    kept = (ast.Name, ast.Tuple, ast.List, ast.Starred, *BINDING)
+    return {name for part in parts if isinstance(part, kept) for name in changes(part)}
+
+
+def imports_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """(name, what it stands for) of each import in `node`."""
+    for each in at_once(node):
+        if isinstance(each, ast.Import):
+            yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{each.module}.{alias.name}") for alias in each.names)
+
+
+def at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """`node` and what in it is executed with it: no bodies of functions, and no names of a comprehension's own."""
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        yield each
+        if isinstance(each, DEFINITIONS):
+            todo += each.decorator_list
+        elif isinstance(each, ast.comprehension):
+            todo += [each.iter, *each.ifs]
+        elif not isinstance(each, ast.Lambda):
+            todo += ast.iter_child_nodes(each)
+
+
+def root(node: ast.expr) -> str:
+    """The name that `TABLE[k].rows.append` begins with; empty where that is no name."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def explain_failure(error: BaseException) -> str:
+    """Why a statement of another cell gave nothing in class, as the end of a sentence."""
+    if isinstance(error, OutOfTime):
+        return TOO_LONG
+    if isinstance(error, ModuleNotFoundError):
+        return f"there is no module {error.name}"
+    if isinstance(error, EOFError):
+        return NO_INPUT
+    if isinstance(error, OSError):
+        return NO_FILE
+    if "was called inside a rank" in str(error):
+        return NO_RANKS
+    return f"it raises {type(error).__name__}: {error}"
