@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from types import ModuleType
 
 import psutil
@@ -25,6 +26,8 @@ CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N"
 SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
+# What a student's cells may import and takes long: here once where they do, or it would be time of each rank and trial.
+SLOW = {"matplotlib.pyplot", "networkx", "pandas", "scipy", "sympy", "torch._dynamo"}
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
@@ -83,6 +86,9 @@ class Worker:
         module, name, text = request["run"]
         operations = None if request["operations"] is None else frozenset(request["operations"])
         code = student_code.prepare(request["cells"], operations, request["function"])
+        for slow in SLOW & code.imports():
+            with suppress(ImportError):
+                importlib.import_module(slow)
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))

@@ -61,8 +61,8 @@ class Needs:
         self.modules = {name: module for each in statements for name, module in imports_of(each.node)}
         self.givers: dict[str, list[int]] = defaultdict(list)
         for place, each in enumerate(statements):
-            for name in each.gives():
-                self.givers[name].append(place)
+            for name in each.gives() | (set(fills_by_method(each.node)) - self.modules.keys()):
+                self.givers[name].append(place)  # torch.manual_seed(0): at home no rank hears of it
         self.settled = self.settle()
         self.names: set[str] = set()  # that are needed
         self.chosen: set[int] = set()
@@ -116,7 +116,7 @@ class Needs:
                    for each in getattr(node, "decorator_list", ()))
 
     def fills(self, place: int, calls: list[ast.Call]) -> bool:
-        """Whether it may change a needed value by one of its `calls`: TABLE.append(3), fill(TABLE), setup().
+        """Whether it may change a needed value by one of its `calls`: fill(TABLE), last = TABLE.pop(), setup().
 
         Nothing that starts ranks, sends, or needs another library: that is an experiment.
         """
@@ -157,7 +157,7 @@ class Needs:
 
 
 def used(code: CodeType, *ways: str, inside: bool = True) -> set[str]:
-    """The names of the notebook that `code` reads, or meets in these `ways`; inside: in the bodies of functions, too."""
+    """The names of the notebook that `code` reads, or meets in these `ways`; inside: in functions, too."""
     found, todo = set(), [code]
     while todo:
         each = todo.pop()
@@ -180,6 +180,14 @@ def changes(node: ast.stmt) -> Iterator[str]:
                 yield name
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 yield root(each)
+
+
+def fills_by_method(node: ast.stmt) -> Iterator[str]:
+    """The names in the place of TABLE in statements such as `TABLE.append(3)`."""
+    for each in at_once(node):
+        if isinstance(each, ast.Expr) and isinstance(call := each.value, ast.Call) and isinstance(
+                call.func, ast.Attribute):
+            yield root(call)
 
 
 def binds(node: ast.stmt) -> set[str]:

@@ -185,8 +185,9 @@ def execute(code: Code, trial_s: float) -> tuple[dict[str, Any], list[BaseExcept
 def note_lost(code: Code, statement: Statement, error: BaseException) -> None:
     """Remember what the names of a statement lack: for one that lacks another name, that one's reason."""
     because = code.lost.get(getattr(error, "name", None) or "")
-    for name in statement.gives():
+    for name in sorted(statement.gives()):
         code.lost[name] = because or lost_words(name, code.line_of(statement), explain_failure(error))
+        code.failed.append(code.lost[name])
 
 
 def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
@@ -261,6 +262,8 @@ def error_message(error: BaseException, task: RankTask) -> bytes:
         words = "(an error without words)"
     if isinstance(error, NameError) and error.name and "is not defined" in words:
         words = f"{words}. {task.code.lost.get(error.name, NOWHERE.format(error.name))}"
+    elif task.code.failed:
+        words = f"{words}. {task.code.failed[-1]}"
     kind = "refused" if isinstance(error, Refused) else ""
     if isinstance(error, NotWritten):
         kind = "not written"

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from course_lib.grading.trusted.inside.needs import DEFINITIONS, Needs, Statement, changes
+from course_lib.grading.trusted.inside.needs import DEFINITIONS, Needs, Statement, changes, used
 from course_lib.runtime.operations import list_collectives
 
 ASKED = "that is what you are asked to write"
@@ -39,6 +39,13 @@ class Code:
     sources: dict[str, str] = field(default_factory=dict)  # file name in tracebacks -> the cell's text
     refusal: str | None = None
     lost: dict[str, str] = field(default_factory=dict)  # names of other cells that have no value -> the sentence
+    failed: list[str] = field(default_factory=list)  # the sentences of those that were executed
+
+    def imports(self) -> set[str]:
+        """The modules that the statements import, in bodies of functions, too, or will as `torch.compile` does."""
+        compiles = any("torch.compile" in source for source in self.sources.values())
+        return {name for each in self.statements for name in used(each.code, "IMPORT_NAME")} | (
+            {"torch._dynamo"} if compiles else set())
 
     def line_of(self, statement: Statement) -> str:
         """Its first line, for messages."""
