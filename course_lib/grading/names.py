@@ -18,22 +18,22 @@ from types import CellType, CodeType
 from typing import Any
 
 from course_lib.grading.exercise import TIME_LIMIT_S
-from course_lib.grading.trusted.inside.needs import DEFINITIONS, FAILS, NOWHERE, SHARE, TOO_LONG, Statement, used
-from course_lib.grading.trusted.inside.student_code import Code, lost_words, own_answers, prepare
+from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, TOO_LONG, foresee_failure, givers_of, used
+from course_lib.grading.trusted.inside.student_code import lost_words, own_answers, prepare
 from course_lib.runtime import context
 
 WRAPS = ("__wrapped__", "__func__", "fget", "func")  # where a decorated function has the reader's own
 WRAPPERS = (staticmethod, classmethod, property, functools.partial, type(functools.cache(len)))
 
 
-seconds_of: dict[int, float] = {}  # of computing, by the number of a notebook's cell; 0: when the last one began
+seconds_of: dict[str, float] = {}  # of computing, by the cell's name; "": when the last one began
 
 
 def count_seconds(shell: Any) -> None:
     """Note from here on how long each cell computes."""
-    shell.events.register("pre_run_cell", lambda _: seconds_of.update({0: time.process_time()}))
+    shell.events.register("pre_run_cell", lambda _: seconds_of.update({"": time.process_time()}))
     shell.events.register("post_run_cell", lambda result: seconds_of.update(
-        {result.execution_count or -1: time.process_time() - seconds_of.get(0, math.inf)}))
+        {f"<{result.execution_count}>": time.process_time() - seconds_of.get("", math.inf)}))
 
 
 if context.ipython_shell() is not None:
@@ -49,12 +49,15 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     own = max((number for number, source in ran if re.search(rf"\bdef {function.__name__}\b", source)), default=None)
     code = prepare([{"source": source, "name": number, "own": number == own} for number, source in ran],
                    None, function.__name__)
-    givers = {name: each for each in code.statements for name in each.gives()}  # the last one of each name
-    names = names_of(function)
+    givers = givers_of(code.statements)
+    names = {name for each in functions_of(function) if each.__globals__ is shell.user_ns
+             for name in used(each.__code__) if name in shell.user_ns and not name.startswith("__")}
     told: dict[Any, str] = {}  # of a statement with several names, one that the function uses
     for name in sorted(givers, key=lambda name: (name in names, name)):
-        if why := foresee_failure(code, givers[name], givers):
-            told[givers[name]] = lost_words(name, code.line_of(givers[name]), why)
+        each = givers[name]
+        too_long = seconds_of.get(each.code.co_filename, 0.0) > SHARE * TIME_LIMIT_S
+        if why := not each.own and (foresee_failure(each, givers) or TOO_LONG * too_long):
+            told[each] = lost_words(name, code.line_of(each), why)
     if not any(isinstance(each.node, ast.ImportFrom) and each.node.names[0].name == "*" for each in code.statements):
         nowhere = names - givers.keys() - {name for each in code.statements for name in used(each.code, "STORE_GLOBAL")}
         told |= {name: code.lost.get(name, NOWHERE.format(name)) for name in sorted(nowhere)}
@@ -67,61 +70,40 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     return list(told.values())
 
 
-def foresee_failure(code: Code, statement: Statement, givers: dict[str, Statement]) -> str:
-    """Why a statement of another cell will give nothing in class, as far as its words and its time say; else ""."""
-    if statement.own or isinstance(statement.node, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Try)):
-        return ""
-    words, seen, todo = set(), set(), [statement.code]
+def functions_of(function: Callable) -> list[Callable]:
+    """`function`, and those of the reader's that it calls by name, decorated ones and methods among them."""
+    found, seen, todo = [], set(), [function]
     while todo:
         each = todo.pop()
-        new = used(each) - seen
-        seen |= new
-        words |= new | set(each.co_names)
-        todo += [constant for constant in each.co_consts if isinstance(constant, CodeType)]
-        todo += [givers[name].code for name in new & givers.keys() if isinstance(givers[name].node, DEFINITIONS)]
-    number = int(statement.code.co_filename.strip("<>"))
-    too_long = seconds_of.get(number, 0.0) > SHARE * TIME_LIMIT_S
-    return next((FAILS[word] for word in FAILS if word in words), TOO_LONG * too_long)
-
-
-def names_of(function: Callable) -> set[str]:
-    """The notebook's names that `function` uses, itself or by functions and classes of the notebook."""
-    space, found, seen, todo = function.__globals__, set(), set(), [function]
-    while todo:
-        each = todo.pop()
-        if id(each) in seen:
+        if id(each) in seen or value_module(each).startswith(("torch", "course_lib")):
             continue
         seen.add(id(each))
         if inspect.isclass(each) and value_module(each) == "__main__":
             todo += vars(each).values()
-        elif inspect.isfunction(each) and each.__globals__ is space:
-            new = {name for name in used(each.__code__) if name in space and not name.startswith("__")} - found
-            found |= new
-            todo += [space[name] for name in new]
+        elif inspect.isfunction(each):
+            found.append(each)
+            todo += [each.__globals__[name] for name in used(each.__code__) if name in each.__globals__]
             todo += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
-        else:
-            todo += [getattr(each, name) for name in WRAPS if isinstance(each, WRAPPERS)
-                     and inspect.isfunction(getattr(each, name, None))]
+        elif isinstance(each, WRAPPERS):
+            todo += [getattr(each, name, None) for name in WRAPS]
     return found
 
 
-def find_course_answers(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
+def find_course_answers(function: Callable) -> set[tuple[str, str]]:
     """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name).
 
     Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
     """
-    seen.add(function)
     found = set()
-    for name in loaded_names(function.__code__):
-        first, *attributes = name.split(".")
-        value = function.__globals__.get(first)
-        module = name if value is None else value_module(value)
-        if inspect.ismodule(value):
-            module = ".".join([value.__name__, *attributes])
-        if package := own_answers(module):
-            found.add((package, name))
-        elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
-            found |= find_course_answers(value, seen)
+    for each in functions_of(function):
+        for name in loaded_names(each.__code__):
+            first, *attributes = name.split(".")
+            value = each.__globals__.get(first)
+            module = name if value is None else value_module(value)
+            if inspect.ismodule(value):
+                module = ".".join([value.__name__, *attributes])
+            if package := own_answers(module):
+                found.add((package, name))
     return found
 
 

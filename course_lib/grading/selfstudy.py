@@ -117,7 +117,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED, attempts: Att
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
     if asked.asks and not asked.is_judged:
         return Examined(Verdict.CORRECT, measured="nothing was run: only your teacher's grader can answer what it asks")
-    taken_over = sorted(find_course_answers(function, set()))
+    taken_over = sorted(find_course_answers(function))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
         names = ", ".join(name for _, name in taken_over)

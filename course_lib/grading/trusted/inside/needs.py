@@ -229,16 +229,27 @@ def root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def givers_of(statements: list[Statement]) -> dict[str, Statement]:
+    """For each name the last of the statements that gives it a value."""
+    return {name: each for each in statements for name in each.gives()}
+
+
+def foresee_failure(statement: Statement, givers: dict[str, Statement]) -> str:
+    """Why a statement can give nothing in class, as far as words in it and in what it calls say; or ""."""
+    if isinstance(statement.node, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Try)):
+        return ""
+    seen: set[str] = set()
+    todo = [statement.code]
+    while todo:
+        each = todo.pop()
+        todo += [givers[name].code for name in used(each) - seen if name in givers
+                 and isinstance(givers[name].node, DEFINITIONS)]
+        seen |= used(each) | used(each, "LOAD_ATTR", "LOAD_METHOD")
+    return next((FAILS[word] for word in FAILS if word in seen), "")
+
+
 def explain_failure(error: BaseException) -> str:
-    """Why a statement of another cell gave nothing in class, as the end of a sentence."""
-    if isinstance(error, OutOfTime):
-        return TOO_LONG
+    """Why a statement of another cell gave nothing in class, where its words do not say it: a sentence's end."""
     if isinstance(error, ModuleNotFoundError):
         return f"there is no module {error.name}"
-    if isinstance(error, EOFError):
-        return NO_INPUT
-    if isinstance(error, OSError):
-        return NO_FILE
-    if "was called inside a rank" in str(error):
-        return NO_RANKS
-    return f"it raises {type(error).__name__}: {error}"
+    return TOO_LONG if isinstance(error, OutOfTime) else f"it raises {type(error).__name__}: {error}"
