@@ -18,7 +18,7 @@ from types import CellType, CodeType
 from typing import Any
 
 from course_lib.grading.exercise import TIME_LIMIT_S
-from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, TOO_LONG, foresee_failure, givers_of, used
+from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, foresee_failure, givers_of, used
 from course_lib.grading.trusted.inside.student_code import lost_words, own_answers, prepare
 from course_lib.runtime import context
 
@@ -56,7 +56,7 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     for name in sorted(givers, key=lambda name: (name in names, name)):
         each = givers[name]
         too_long = seconds_of.get(each.code.co_filename, 0.0) > SHARE * TIME_LIMIT_S
-        if why := not each.own and (foresee_failure(each, givers) or TOO_LONG * too_long):
+        if why := not each.own and foresee_failure(each, givers, too_long):
             told[each] = lost_words(name, code.line_of(each), why)
     if not any(isinstance(each.node, ast.ImportFrom) and each.node.names[0].name == "*" for each in code.statements):
         nowhere = names - givers.keys() - {name for each in code.statements for name in used(each.code, "STORE_GLOBAL")}

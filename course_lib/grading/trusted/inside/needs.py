@@ -234,7 +234,7 @@ def givers_of(statements: list[Statement]) -> dict[str, Statement]:
     return {name: each for each in statements for name in each.gives()}
 
 
-def foresee_failure(statement: Statement, givers: dict[str, Statement]) -> str:
+def foresee_failure(statement: Statement, givers: dict[str, Statement], too_long: bool = False) -> str:
     """Why a statement can give nothing in class, as far as words in it and in what it calls say; or ""."""
     if isinstance(statement.node, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Try)):
         return ""
@@ -245,7 +245,7 @@ def foresee_failure(statement: Statement, givers: dict[str, Statement]) -> str:
         todo += [givers[name].code for name in used(each) - seen if name in givers
                  and isinstance(givers[name].node, DEFINITIONS)]
         seen |= used(each) | used(each, "LOAD_ATTR", "LOAD_METHOD")
-    return next((FAILS[word] for word in FAILS if word in seen), "")
+    return next((FAILS[word] for word in FAILS if word in seen), TOO_LONG * too_long)
 
 
 def explain_failure(error: BaseException) -> str:
