@@ -18,7 +18,7 @@ from types import CellType, CodeType
 from typing import Any
 
 from course_lib.grading.exercise import TIME_LIMIT_S
-from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, foresee_failure, givers_of, used
+from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, bodies_of, foresee_failure, used
 from course_lib.grading.trusted.inside.student_code import lost_words, own_answers, prepare
 from course_lib.runtime import context
 
@@ -49,14 +49,15 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     own = max((number for number, source in ran if re.search(rf"\bdef {function.__name__}\b", source)), default=None)
     code = prepare([{"source": source, "name": number, "own": number == own} for number, source in ran],
                    None, function.__name__)
-    givers = givers_of(code.statements)
+    givers = {name: each for each in code.statements for name in each.gives()}  # the last one of each name
+    bodies = bodies_of(code.statements)
     names = {name for each in functions_of(function) if each.__globals__ is shell.user_ns
              for name in used(each.__code__) if name in shell.user_ns and not name.startswith("__")}
     told: dict[Any, str] = {}  # of a statement with several names, one that the function uses
     for name in sorted(givers, key=lambda name: (name in names, name)):
         each = givers[name]
         too_long = seconds_of.get(each.code.co_filename, 0.0) > SHARE * TIME_LIMIT_S
-        if why := not each.own and foresee_failure(each, givers, too_long):
+        if why := not each.own and foresee_failure(each, bodies, too_long):
             told[each] = lost_words(name, code.line_of(each), why)
     if not any(isinstance(each.node, ast.ImportFrom) and each.node.names[0].name == "*" for each in code.statements):
         nowhere = names - givers.keys() - {name for each in code.statements for name in used(each.code, "STORE_GLOBAL")}

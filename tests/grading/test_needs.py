@@ -1,4 +1,4 @@
-"""Of a notebook's other cells a solution gets what it needs, however that has its value, or hears beforehand what not."""
+"""Of other cells a solution gets what it needs, however that has its value, or hears beforehand what it cannot get."""
 
 import sys
 from types import ModuleType, SimpleNamespace

@@ -63,6 +63,7 @@ class Needs:
         for place, each in enumerate(statements):
             for name in each.gives() | (set(fills_by_method(each.node)) - self.modules.keys()):
                 self.givers[name].append(place)  # torch.manual_seed(0): at home no rank hears of it
+        self.bodies = bodies_of(statements)
         self.settled = self.settle()
         self.names: set[str] = set()  # that are needed
         self.chosen: set[int] = set()
@@ -138,22 +139,28 @@ class Needs:
 
     def only_computes(self, statement: Statement) -> bool:
         """Whether all that it calls is the notebook's own, Python's or torch's, and neither sends nor is a solution."""
-        names = self.closure(statement)
+        names = {name for code in reach(statement.code, self.bodies) for name in used(code)}
         modules = [self.modules[name] for name in names if name in self.modules]
         return (all(module.split(".")[0] in COMPUTES and not module.startswith("torch.distributed")
                     for module in modules)
                 and not any(self.statements[place].own for name in names for place in self.givers.get(name, ())))
 
-    def closure(self, statement: Statement) -> set[str]:
-        """All names that it uses, itself or by functions of the notebook."""
-        found: set[str] = set()
-        todo = [statement.code]
-        while todo:
-            new = used(todo.pop()) - found
-            found |= new
-            todo += [self.statements[place].code for name in new for place in self.givers.get(name, ())
-                     if isinstance(self.statements[place].node, DEFINITIONS)]
-        return found
+
+def bodies_of(statements: list[Statement]) -> dict[str, list[CodeType]]:
+    """The code of the functions and classes of each name."""
+    found: dict[str, list[CodeType]] = defaultdict(list)
+    for each in statements:
+        if isinstance(each.node, DEFINITIONS):
+            found[each.node.name].append(each.code)
+    return found
+
+
+def reach(code: CodeType, bodies: dict[str, list[CodeType]]) -> list[CodeType]:
+    """`code`, and that of all functions and classes of the notebook that it calls, directly or not."""
+    found = [code]
+    for each in found:
+        found += [body for name in used(each) for body in bodies.get(name, ()) if body not in found]
+    return found
 
 
 def used(code: CodeType, *ways: str, inside: bool = True) -> set[str]:
@@ -229,23 +236,12 @@ def root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def givers_of(statements: list[Statement]) -> dict[str, Statement]:
-    """For each name the last of the statements that gives it a value."""
-    return {name: each for each in statements for name in each.gives()}
-
-
-def foresee_failure(statement: Statement, givers: dict[str, Statement], too_long: bool = False) -> str:
+def foresee_failure(statement: Statement, bodies: dict[str, list[CodeType]], too_long: bool = False) -> str:
     """Why a statement can give nothing in class, as far as words in it and in what it calls say; or ""."""
     if isinstance(statement.node, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Try)):
         return ""
-    seen: set[str] = set()
-    todo = [statement.code]
-    while todo:
-        each = todo.pop()
-        todo += [givers[name].code for name in used(each) - seen if name in givers
-                 and isinstance(givers[name].node, DEFINITIONS)]
-        seen |= used(each) | used(each, "LOAD_ATTR", "LOAD_METHOD")
-    return next((FAILS[word] for word in FAILS if word in seen), TOO_LONG * too_long)
+    words = {word for code in reach(statement.code, bodies) for word in used(code, *READS, "LOAD_ATTR", "LOAD_METHOD")}
+    return next((FAILS[word] for word in FAILS if word in words), TOO_LONG * too_long)
 
 
 def explain_failure(error: BaseException) -> str:

@@ -34,9 +34,9 @@ from course_lib.grading.trusted.inside.needs import (
     SHARE,
     SHARE_OF_DOUBTFUL,
     Statement,
+    bodies_of,
     explain_failure,
     foresee_failure,
-    givers_of,
 )
 from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, OURS, Code, lost_words, refusal
 from course_lib.runtime.operations import name_of_method
@@ -193,7 +193,7 @@ def execute(code: Code, trial_s: float) -> tuple[dict[str, Any], list[BaseExcept
 def note_lost(code: Code, statement: Statement, error: BaseException) -> None:
     """Remember what the names of a statement lack: for one that lacks another name, that one's reason."""
     because = code.lost.get(getattr(error, "name", None) or "")
-    why = foresee_failure(statement, givers_of(code.statements)) or explain_failure(error)
+    why = foresee_failure(statement, bodies_of(code.statements)) or explain_failure(error)
     for name in sorted(statement.gives()):
         code.lost[name] = because or lost_words(name, code.line_of(statement), why)
         code.failed.append(code.lost[name])
