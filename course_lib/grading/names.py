@@ -24,8 +24,6 @@ from course_lib.runtime import context
 
 WRAPS = ("__wrapped__", "__func__", "fget", "func")  # where a decorated function has the reader's own
 WRAPPERS = (staticmethod, classmethod, property, functools.partial, type(functools.cache(len)))
-
-
 seconds_of: dict[str, float] = {}  # of computing, by the cell's name; "": when the last one began
 
 
@@ -49,16 +47,19 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     own = max((number for number, source in ran if re.search(rf"\bdef {function.__name__}\b", source)), default=None)
     code = prepare([{"source": source, "name": number, "own": number == own} for number, source in ran],
                    None, function.__name__)
+    if code.refusal:
+        return []
     givers = {name: each for each in code.statements for name in each.gives()}  # the last one of each name
     bodies = bodies_of(code.statements)
+    given = shell.user_ns.keys() - getattr(shell, "user_ns_hidden", {}).keys()  # without IPython's own
     names = {name for each in functions_of(function) if each.__globals__ is shell.user_ns
-             for name in used(each.__code__) if name in shell.user_ns and not name.startswith("__")}
+             for name in used(each.__code__) & given if not name.startswith("__")}
     told: dict[Any, str] = {}  # of a statement with several names, one that the function uses
     for name in sorted(givers, key=lambda name: (name in names, name)):
         each = givers[name]
         too_long = seconds_of.get(each.code.co_filename, 0.0) > SHARE * TIME_LIMIT_S
         if why := not each.own and foresee_failure(each, bodies, too_long):
-            told[each] = lost_words(name, code.line_of(each), why)
+            told[each] = lost_words(name, each.line, why)
     if not any(isinstance(each.node, ast.ImportFrom) and each.node.names[0].name == "*" for each in code.statements):
         nowhere = names - givers.keys() - {name for each in code.statements for name in used(each.code, "STORE_GLOBAL")}
         told |= {name: code.lost.get(name, NOWHERE.format(name)) for name in sorted(nowhere)}

@@ -40,6 +40,7 @@ class Statement:
     node: ast.stmt
     code: CodeType
     own: bool
+    line: str  # its first one
     is_sure: bool = True  # False for what may be an experiment, and gets less time
 
     def run(self, namespace: dict[str, Any]) -> None:
@@ -89,7 +90,8 @@ class Needs:
         for place, each in enumerate(self.statements):
             if each.own:
                 read |= used(each.code, inside=False) - settled.keys()
-                settled |= dict.fromkeys(binds(each.node), place)
+                settled |= dict.fromkeys(used(each.code, "STORE_NAME", inside=False), place) if isinstance(
+                    each.node, BINDING) else {}
         return {name: place for name, place in settled.items() if name not in read}
 
     def choose(self, place: int) -> None:
@@ -179,11 +181,9 @@ def changes(node: ast.stmt) -> Iterator[str]:
         match each:
             case ast.Name(ctx=ast.Store() | ast.Del(), id=name):
                 yield name
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
             case ast.alias(name=name, asname=other):
                 yield other or name.partition(".")[0]
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            case ast.AST(name=str(name)) | ast.MatchMapping(rest=str(name)):  # def, class, a pattern
                 yield name
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 yield root(each)
@@ -195,15 +195,6 @@ def fills_by_method(node: ast.stmt) -> Iterator[str]:
         if isinstance(each, ast.Expr) and isinstance(call := each.value, ast.Call) and isinstance(
                 call.func, ast.Attribute):
             yield root(call)
-
-
-def binds(node: ast.stmt) -> set[str]:
-    """The names to which a plain assignment, an import or a definition gives a value."""
-    if not isinstance(node, BINDING):
-        return set()
-    parts = node.targets if isinstance(node, ast.Assign) else [node]
-    kept = (ast.Name, ast.Tuple, ast.List, ast.Starred, *BINDING)
-    return {name for part in parts if isinstance(part, kept) for name in changes(part)}
 
 
 def imports_of(node: ast.stmt) -> Iterator[tuple[str, str]]:

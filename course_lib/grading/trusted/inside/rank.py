@@ -195,7 +195,7 @@ def note_lost(code: Code, statement: Statement, error: BaseException) -> None:
     because = code.lost.get(getattr(error, "name", None) or "")
     why = foresee_failure(statement, bodies_of(code.statements)) or explain_failure(error)
     for name in sorted(statement.gives()):
-        code.lost[name] = because or lost_words(name, code.line_of(statement), why)
+        code.lost[name] = because or lost_words(name, statement.line, why)
         code.failed.append(code.lost[name])
 
 

@@ -47,10 +47,6 @@ class Code:
         return {name for each in self.statements for name in used(each.code, "IMPORT_NAME")} | (
             {"torch._dynamo"} if compiles else set())
 
-    def line_of(self, statement: Statement) -> str:
-        """Its first line, for messages."""
-        return first_line(statement.node, self.sources[statement.code.co_filename])
-
 
 def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None, function: str = "") -> Code:
     """The code of `cells` (source, name, own: whether it is the exercise's own solution cell), for its `function`."""
@@ -64,48 +60,42 @@ def prepare(cells: list[dict[str, Any]], operations: frozenset[str] | None, func
         file = f"<{cell['name']}>"
         code.sources[file] = cell["source"]
         try:
-            tree, compiled, flags = read_cell(cell["source"], file, flags, cell["own"])
+            tree, found, flags = read_cell(cell["source"], file, flags, cell["own"])
         except (SyntaxError, ValueError) as error:  # ValueError: null characters
             if cell["own"]:
                 code.refusal = code.refusal or does_not_parse(cell["name"], error)
             continue
         if cell["own"]:
             code.refusal = code.refusal or library_call(tree, operations)
-        for node in filter(uses_ipython, tree.body):
-            line = first_line(node, cell["source"])
-            code.lost |= {name: lost_words(name, line, NO_MAGICS) for name in changes(node)}
-        statements += [Statement(node, statement, cell["own"]) for node, statement in compiled]
+        for node, statement, line in found:
+            if statement is None:
+                code.lost |= {name: lost_words(name, line, NO_MAGICS) for name in changes(node)}
+            else:
+                statements.append(Statement(node, statement, cell["own"], line))
     code.statements = Needs(statements, function).select()
     return code
 
 
 @lru_cache(1000)
 def read_cell(source: str, file: str, flags: int, own: bool
-              ) -> tuple[ast.Module, list[tuple[ast.stmt, CodeType]], int]:
-    """The tree of a cell; its statements, compiled, without magics; the flags of `from __future__` behind it.
-
-    SyntaxError for what is not Python; of a cell that is not `own` a `return` at the outermost level is passed over.
+              ) -> tuple[ast.Module, list[tuple[ast.stmt, CodeType | None, str]], int]:
+    """The tree of a cell; its statements, with their code, None for magics, and first line; the flags of `from
+    __future__` behind it. SyntaxError for what is not Python; a `return` in a cell that is not `own` is passed over.
     """
-    tree = parse(source)
-    compiled = []
+    tree, lines, found = parse(source), source.splitlines(), []
     for node in tree.body:
-        if uses_ipython(node):
-            continue
+        statement = None
         try:
-            statement = compile(ast.Module([node], []), file, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-                                dont_inherit=True)  # a cell may await
+            if not uses_ipython(node):
+                statement = compile(ast.Module([node], []), file, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                                    dont_inherit=True)  # a cell may await
+                flags |= statement.co_flags & FUTURES
         except SyntaxError:
             if own:
                 raise
             continue
-        flags |= statement.co_flags & FUTURES
-        compiled.append((node, statement))
-    return tree, compiled, flags
-
-
-def first_line(node: ast.stmt, source: str) -> str:
-    """Of a statement in `source`, for messages."""
-    return "".join(source.splitlines()[node.lineno - 1:node.lineno]).strip()[:80]
+        found.append((node, statement, "".join(lines[node.lineno - 1:node.lineno]).strip()[:80]))
+    return tree, found, flags
 
 
 def lost_words(name: str, line: str, why: str) -> str:
