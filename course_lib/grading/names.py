@@ -67,7 +67,7 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
         value = function.__globals__[name]
         module = (value.__name__ if inspect.ismodule(value) else value_module(value)).partition(".")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file and module != "__main__" and Path(file).resolve().parent in (Path.cwd(), Path.cwd() / module):
+        if file and module not in ("__main__", "course_lib") and Path(file).resolve().parent in (Path.cwd(), Path.cwd() / module):
             told[name] = lost_words(name, f"import {module}", f"there is no module {module}")
     return list(told.values())
 
