@@ -112,11 +112,11 @@ class Needs:
                         todo.append(used(self.statements[place].code))
 
     def runs_anyway(self, node: ast.stmt) -> bool:
-        """Whether names do not tell what it gives: `from x import *`, or a decorator of the notebook's own."""
+        """Whether names do not tell what it gives: `from x import *`, or the notebook's own decorator or base class."""
         if isinstance(node, ast.ImportFrom):
             return node.module == "__future__" or node.names[0].name == "*"
         return any(root(each) in self.givers and root(each) not in self.modules
-                   for each in getattr(node, "decorator_list", ()))
+                   for each in (*getattr(node, "decorator_list", ()), *getattr(node, "bases", ())))
 
     def fills(self, place: int, calls: list[ast.Call]) -> bool:
         """Whether it may change a needed value by one of its `calls`: fill(TABLE), last = TABLE.pop(), setup().
