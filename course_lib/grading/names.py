@@ -63,11 +63,12 @@ def tell_what_class_lacks(function: Callable) -> list[str]:
     if not any(isinstance(each.node, ast.ImportFrom) and each.node.names[0].name == "*" for each in code.statements):
         nowhere = names - givers.keys() - {name for each in code.statements for name in used(each.code, "STORE_GLOBAL")}
         told |= {name: code.lost.get(name, NOWHERE.format(name)) for name in sorted(nowhere)}
+    here = Path.cwd()
     for name in sorted(names):
         value = function.__globals__[name]
         module = (value.__name__ if inspect.ismodule(value) else value_module(value)).partition(".")[0]
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if file and module not in ("__main__", "course_lib") and Path(file).resolve().parent in (Path.cwd(), Path.cwd() / module):
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        if module not in ("__main__", "course_lib") and Path(file).resolve().parent in (here, here / module):
             told[name] = lost_words(name, f"import {module}", f"there is no module {module}")
     return list(told.values())
 
