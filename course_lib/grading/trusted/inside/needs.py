@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -29,6 +30,7 @@ FAILS = {"launch": NO_RANKS, "start_ranks": NO_RANKS, "input": NO_INPUT, **dict.
     ("open", "read_text", "read_bytes", "read_csv", "load", "loadtxt", "urlopen", "listdir"), NO_FILE)}  # by its name
 NOWHERE = "{} has its value by no line that class runs: give it its value in the solution cell"
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+FEW = 200  # nobody writes more, and reading a notebook must not take long
 SHARE, SHARE_OF_DOUBTFUL = 1 / 2, 1 / 16  # of a trial's time: what a statement of another cell may compute
 COMPUTES = sys.stdlib_module_names | {"numpy", "torch"}  # which an experiment may call without harm
 
@@ -72,12 +74,9 @@ class Needs:
         for place, each in enumerate(statements):
             if each.own or self.runs_anyway(each.node):
                 self.choose(place)
-        callers = [(place, calls) for place, each in enumerate(statements)
-                   if (calls := [part for part in at_once(each.node) if isinstance(part, ast.Call)])]
-        while filling := [place for place, calls in callers if place not in self.chosen and self.fills(place, calls)]:
-            for place in filling:
-                statements[place].is_sure = False
-                self.choose(place)
+        for place in self.fillers():
+            statements[place].is_sure = False
+            self.choose(place)
 
     def select(self) -> list[Statement]:
         """Those that run, in the order of the notebook."""
@@ -101,7 +100,7 @@ class Needs:
 
     def need(self, names: set[str]) -> None:
         """Run what gives these names a value, and what that needs."""
-        todo = [names]
+        todo: list[set[str] | frozenset[str]] = [names]
         while todo:
             new = todo.pop() - self.names
             self.names |= new
@@ -118,26 +117,32 @@ class Needs:
         return any(root(each) in self.givers and root(each) not in self.modules
                    for each in (*getattr(node, "decorator_list", ()), *getattr(node, "bases", ())))
 
-    def fills(self, place: int, calls: list[ast.Call]) -> bool:
-        """Whether it may change a needed value by one of its `calls`: fill(TABLE), last = TABLE.pop(), setup().
+    def fillers(self) -> Iterator[int]:
+        """Statements that may change a needed value by a call: fill(TABLE), last = TABLE.pop(), setup().
 
-        Nothing that starts ranks, sends, or needs another library: that is an experiment.
+        Nothing that starts ranks, sends, or needs another library: that is an experiment. A few of many are looked at.
         """
-        named = {each.id for call in calls for each in at_once(call) if isinstance(each, ast.Name)}
-        changed = {name for call in calls for function in self.functions(root(call.func))
-                   for inner in function.body for name in changes(inner)}
-        return (any(name in self.givers and self.is_value(name) for name in named & self.names)
-                or any(map(self.is_value, changed & self.names))) and self.only_computes(self.statements[place])
+        changed = {each.node.name: {name for inner in each.node.body for name in changes(inner)}
+                   for each in self.statements if isinstance(each.node, DEFINITIONS[:2])}
+        callers = []
+        for place, each in enumerate(self.statements):
+            parts = list(at_once(each.node))
+            callees = {part.func.id for part in parts if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)}
+            if any(isinstance(part, ast.Call) for part in parts):
+                named = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+                named &= self.givers.keys()
+                callers.append((place, named.union(*(changed.get(name, ()) for name in callees))))
+        left = FEW
+        for place, touched in callers * 3:  # what one of them needs may be filled above it
+            if left and place not in self.chosen and any(map(self.is_value, touched & self.names)):
+                left -= 1
+                if self.only_computes(self.statements[place]):
+                    yield place
 
     def is_value(self, name: str) -> bool:
         """Whether a name stands for something that a call may change: no function, class or module."""
         nodes = [self.statements[place].node for place in self.givers.get(name, ())]
         return not nodes or any(isinstance(node, ASSIGNS) or not isinstance(node, BINDING) for node in nodes)
-
-    def functions(self, name: str) -> list[ast.stmt]:
-        """The notebook's definitions of the function `name`."""
-        return [node for place in self.givers.get(name, ())
-                if isinstance(node := self.statements[place].node, DEFINITIONS[:2]) and node.name == name]
 
     def only_computes(self, statement: Statement) -> bool:
         """Whether all that it calls is the notebook's own, Python's or torch's, and neither sends nor is a solution."""
@@ -158,21 +163,24 @@ def bodies_of(statements: list[Statement]) -> dict[str, list[CodeType]]:
 
 
 def reach(code: CodeType, bodies: dict[str, list[CodeType]]) -> list[CodeType]:
-    """`code`, and that of all functions and classes of the notebook that it calls, directly or not."""
-    found = [code]
+    """`code`, and that of functions and classes of the notebook that it calls, directly or not; a few of many."""
+    found, names = [code], set()
     for each in found:
-        found += [body for name in used(each) for body in bodies.get(name, ()) if body not in found]
+        new = used(each) - names
+        names |= new
+        found += [body for name in new for body in bodies.get(name, ())][:FEW - len(found)]
     return found
 
 
-def used(code: CodeType, *ways: str, inside: bool = True) -> set[str]:
+@lru_cache(5000)
+def used(code: CodeType, *ways: str, inside: bool = True) -> frozenset[str]:
     """The names of the notebook that `code` reads, or meets in these `ways`; inside: in functions, too."""
     found, todo = set(), [code]
     while todo:
         each = todo.pop()
         found |= {step.argval for step in dis.get_instructions(each) if step.opname in (ways or READS)}
         todo += [constant for constant in each.co_consts if isinstance(constant, CodeType)] * inside
-    return found
+    return frozenset(found)
 
 
 def changes(node: ast.stmt) -> Iterator[str]:
