@@ -14,7 +14,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -30,6 +29,7 @@ FAILS = {"launch": NO_RANKS, "start_ranks": NO_RANKS, "input": NO_INPUT, **dict.
     ("open", "read_text", "read_bytes", "read_csv", "load", "loadtxt", "urlopen", "listdir"), NO_FILE)}  # by its name
 NOWHERE = "{} has its value by no line that class runs: give it its value in the solution cell"
 READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+WORDS = (*READS, "LOAD_ATTR", "LOAD_METHOD")
 FEW = 200  # nobody writes more, and reading a notebook must not take long
 SHARE, SHARE_OF_DOUBTFUL = 1 / 2, 1 / 16  # of a trial's time: what a statement of another cell may compute
 COMPUTES = sys.stdlib_module_names | {"numpy", "torch"}  # which an experiment may call without harm
@@ -146,33 +146,33 @@ class Needs:
 
     def only_computes(self, statement: Statement) -> bool:
         """Whether all that it calls is the notebook's own, Python's or torch's, and neither sends nor is a solution."""
-        names = {name for code in reach(statement.code, self.bodies) for name in used(code)}
+        names = reach(statement.code, self.bodies)
         modules = [self.modules[name] for name in names if name in self.modules]
         return (all(module.split(".")[0] in COMPUTES and not module.startswith("torch.distributed")
                     for module in modules)
                 and not any(self.statements[place].own for name in names for place in self.givers.get(name, ())))
 
 
-def bodies_of(statements: list[Statement]) -> dict[str, list[CodeType]]:
-    """The code of the functions and classes of each name."""
-    found: dict[str, list[CodeType]] = defaultdict(list)
+def bodies_of(statements: list[Statement]) -> dict[str, list[frozenset[str]]]:
+    """The words in the functions and classes of each name."""
+    found: dict[str, list[frozenset[str]]] = defaultdict(list)
     for each in statements:
         if isinstance(each.node, DEFINITIONS):
-            found[each.node.name].append(each.code)
+            found[each.node.name].append(used(each.code, *WORDS))
     return found
 
 
-def reach(code: CodeType, bodies: dict[str, list[CodeType]]) -> list[CodeType]:
-    """`code`, and that of functions and classes of the notebook that it calls, directly or not; a few of many."""
-    found, names = [code], set()
-    for each in found:
-        new = used(each) - names
-        names |= new
-        found += [body for name in new for body in bodies.get(name, ())][:FEW - len(found)]
-    return found
+def reach(code: CodeType, bodies: dict[str, list[frozenset[str]]]) -> set[str]:
+    """The words in `code` and in what of the notebook it calls, directly or not; a few of many."""
+    words, new = set(), used(code, *WORDS)
+    for _ in range(FEW):
+        words |= new
+        new = frozenset().union(*(body for name in new for body in bodies.get(name, ()))) - words
+        if not new:
+            break
+    return words
 
 
-@lru_cache(5000)
 def used(code: CodeType, *ways: str, inside: bool = True) -> frozenset[str]:
     """The names of the notebook that `code` reads, or meets in these `ways`; inside: in functions, too."""
     found, todo = set(), [code]
@@ -235,11 +235,11 @@ def root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def foresee_failure(statement: Statement, bodies: dict[str, list[CodeType]], too_long: bool = False) -> str:
+def foresee_failure(statement: Statement, bodies: dict[str, list[frozenset[str]]], too_long: bool = False) -> str:
     """Why a statement can give nothing in class, as far as words in it and in what it calls say; or ""."""
     if isinstance(statement.node, (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Try)):
         return ""
-    words = {word for code in reach(statement.code, bodies) for word in used(code, *READS, "LOAD_ATTR", "LOAD_METHOD")}
+    words = reach(statement.code, bodies)
     return next((FAILS[word] for word in FAILS if word in words), TOO_LONG * too_long)
 
 
