@@ -13,7 +13,8 @@ In reading order. What an exercise is:
     chapters.py     where the folders are; recorded.py: hints and mistakes, as they stand there
     registry.py     all exercises by number; in a copy without judges their examples
 Alone in a notebook:
-    selfstudy.py    check(...): errors in the reader's lines, whether the course's own answers are used
+    selfstudy.py    check(...): errors in the reader's lines
+    names.py        what the reader's function uses: the course's own answers, values that class lacks
     staying.py      the same for many answers, on ranks that stay
     report.py       its answer, which draws itself; progress(): the best answers so far, and what is open
 For marks:

@@ -4,7 +4,6 @@ It is feedback, not marks: the function runs in processes of the reader's own, a
 `check` stand the reader's errors in the reader's own lines, and a search for the course's answers in what was written.
 """
 
-import dis
 import inspect
 import io
 import math
@@ -12,10 +11,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, replace
-from types import CodeType
 from typing import Any
 
 import torch
@@ -23,13 +21,14 @@ import torch.distributed as dist
 
 from course_lib.grading import recorded
 from course_lib.grading.exercise import HANGS_S, SEED, TIME_LIMIT_S, Exercise, SentBytes, Trial
+from course_lib.grading.names import find_course_answers, tell_what_class_lacks
 from course_lib.grading.on_rank import OutOfTime, limit_computing
 from course_lib.grading.registry import exercise
 from course_lib.grading.report import Report, Verdict, keep
 from course_lib.grading.spent import Judgement
 from course_lib.grading.trusted.inside.doors import no_new_groups
 from course_lib.grading.trusted.inside.rank import serialize
-from course_lib.grading.trusted.inside.student_code import ASKED, own_answers
+from course_lib.grading.trusted.inside.student_code import ASKED
 from course_lib.runtime import Deadlock, LaunchError, LaunchTimeout, Results, launch, record_communication
 from course_lib.runtime.instruments.communication import CommunicationLog
 
@@ -67,6 +66,7 @@ def check(number: str, function: Callable) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function)
+    report = replace(report, warned="\n".join(filter(None, [report.warned, *tell_what_class_lacks(function)])))
     if report.verdict in (Verdict.TRIED, Verdict.NOT_JUDGED) and not executed:  # and where it is, no mark comes of it
         return report
     keep(report)
@@ -118,7 +118,7 @@ def examine(asked: Exercise, function: Callable, seed: int = SEED, attempts: Att
     """Run `function` through the trials of `seed`, up to the first that fails, without looking for known mistakes."""
     if asked.asks and not asked.is_judged:
         return Examined(Verdict.CORRECT, measured="nothing was run: only your teacher's grader can answer what it asks")
-    taken_over = sorted(find_course_answers(function, set()))
+    taken_over = sorted(find_course_answers(function))
     if taken_over:
         modules = ", ".join(dict.fromkeys(module for module, _ in taken_over))
         names = ", ".join(name for _, name in taken_over)
@@ -298,49 +298,3 @@ def explain_circle(circle: list[int], waits: dict[int, tuple[str, int]]) -> str:
                 "its way: what rank a sends to rank b, rank b receives from source a. Are the two mixed up?")
     return (f"it hangs in a circle: rank {circle[0]} {around}. Compare the order of the calls: what one rank sends, "
             "the other has to receive in the same step.")
-
-
-def find_course_answers(function: Callable, seen: set[Callable]) -> set[tuple[str, str]]:
-    """What `function`, and the reader's functions that it calls by name, use of the course's own: (package, name).
-
-    Good enough for a reader who only forgot what was asked: it looks at names, and names can be hidden.
-    """
-    seen.add(function)
-    found = set()
-    for name in loaded_names(function.__code__):
-        first, *attributes = name.split(".")
-        value = function.__globals__.get(first)
-        module = name if value is None else value_module(value)
-        if inspect.ismodule(value):
-            module = ".".join([value.__name__, *attributes])
-        if package := own_answers(module):
-            found.add((package, name))
-        elif inspect.isfunction(value) and value not in seen and not module.startswith(("torch", "course_lib")):
-            found |= find_course_answers(value, seen)
-    return found
-
-
-def loaded_names(code: CodeType) -> Iterator[str]:
-    """The globals that `code` reads, with the attributes that follow (dist.get_rank), and what it imports."""
-    imported = chain = ""
-    for instruction in dis.get_instructions(code):
-        if chain and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            chain += f".{instruction.argval}"
-            continue
-        if chain:
-            yield chain
-        is_ours = instruction.opname.startswith("LOAD_FAST") and instruction.argval == "course_lib"  # imported inside
-        chain = instruction.argval if instruction.opname == "LOAD_GLOBAL" or is_ours else ""
-        if instruction.opname == "IMPORT_NAME":
-            imported = instruction.argval
-            yield imported
-        if instruction.opname == "IMPORT_FROM" and imported == "course_lib":
-            yield f"{imported}.{instruction.argval}"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from loaded_names(constant)
-
-
-def value_module(value: Any) -> str:
-    """Where `value` was defined, empty for what does not say."""
-    return str(getattr(value, "__module__", ""))

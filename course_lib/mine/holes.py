@@ -105,9 +105,9 @@ def run_cells(cells: Cells, modules: Mapping[str, Any]) -> tuple[dict[str, Any],
         linecache.cache[label] = (len(source), None, source.splitlines(True), label)  # for tracebacks
     for statement in code.statements:
         try:
-            exec(statement, names)
+            statement.run(names)
         except Exception as error:
-            errors.append(f"{statement.co_filename}: {type(error).__name__}: {error}")
+            errors.append(f"{statement.code.co_filename}: {type(error).__name__}: {error}")
     return names, errors
 
 

@@ -166,6 +166,13 @@ FOR_THE_CPU = {  # what the pretended GPU does not know
 }
 
 
+def test_a_function_of_the_notebook_under_a_cache_arrives_with_an_empty_one():
+    cells = {"__name__": "__main__"}
+    exec("import functools\n@functools.lru_cache(7)\ndef double(x): return 2 * x\ndouble(3)", cells)
+    _, (there,), _ = unpack_call(pack_call(print, (cells["double"],), {}))
+    assert there(4) == 8 and there.cache_parameters()["maxsize"] == 7 and there.cache_info().currsize == 1
+
+
 def test_every_kind_of_tensor_arrives_as_it_was_sent_by_argument_and_by_closure_and_returns_as_the_rank_had_it():
     sent = {**zoo(), **FOR_THE_CPU}
     generator = torch.Generator().manual_seed(5)

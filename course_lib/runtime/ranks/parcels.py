@@ -3,6 +3,7 @@
 In a rank tensors lie on the rank's device, wherever they come from; in the notebook on the CPU, wherever they were.
 """
 
+import functools
 import importlib
 import inspect
 import io
@@ -45,14 +46,21 @@ class CallPickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU.
 
-        A module of a class of its own, such as torch.backends.mkldnn, goes by its name, as all others do.
+        A module of a class of its own, such as torch.backends.mkldnn, goes by its name, as all others do. A function of
+        the notebook under functools.cache arrives with its cache empty.
         """
         if isinstance(value, ModuleType) and type(value) is not ModuleType and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         if isinstance(value, torch.Generator) and value.device.type == "cpu":
             # As bytes, so that it does not go the way of tensors, which ends on the rank's device.
             return _generator, (value.get_state().numpy().tobytes(),)
+        if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == "__main__":
+            return _cached, (value.__wrapped__, value.cache_parameters())
         return super().reducer_override(value)
+
+
+def _cached(function: Callable, parameters: dict[str, Any]) -> Callable:
+    return functools.lru_cache(**parameters)(function)
 
 
 def _generator(state: bytes) -> torch.Generator:

@@ -31,6 +31,8 @@ NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") els
 READING_BYTES, READING_S = 1 << 30, 5  # for the cells of a notebook, which take 20 ms
 UNREADABLE = (f"the cells above the check cell cannot be read: that takes more than {READING_S} s of computing or "
               f"{READING_BYTES >> 20} MiB")
+# What a student's cells may import and takes long: here once where they do, or it would be time of each rank and trial.
+SLOW = {"matplotlib.pyplot", "networkx", "pandas", "scipy", "sympy", "torch._dynamo"}
 BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
@@ -93,10 +95,13 @@ class Worker:
         operations = None if request["operations"] is None else frozenset(request["operations"])
         sources = {cell["source"] for cell in request["cells"]}
         tried = any(each <= sources for each in self.unreadable)  # by an exercise above: it would take as long again
-        code = read_code([] if tried else request["cells"], operations)
+        code = read_code([] if tried else request["cells"], operations, request["function"])
         if tried or code.refusal == UNREADABLE:
             self.unreadable.append(sources)
             code.refusal = UNREADABLE
+        for slow in SLOW & code.imports():
+            with suppress(ImportError):
+                importlib.import_module(slow)
         if text and module not in sys.modules:  # a chapter's on_rank.py, which is shown here as no file
             sys.modules[module] = ModuleType(module)
             exec(compile(text, module, "exec"), vars(sys.modules[module]))
@@ -191,17 +196,19 @@ class Worker:
                 return
 
 
-def read_code(cells: list[dict], operations: frozenset[str] | None) -> object:
+def read_code(cells: list[dict], operations: frozenset[str] | None, function: str) -> object:
     """The student's Code, compiled in a child: sources can take a parser minutes and gigabytes, or end it."""
     from course_lib.grading.trusted.inside import student_code
     from course_lib.runtime.ranks import processes
 
     def compute() -> bytes:
-        code = student_code.prepare(cells, operations)
-        return marshal.dumps((code.statements, code.sources, code.refusal))
+        code = student_code.prepare(cells, operations, function)
+        return marshal.dumps(([each.parts() for each in code.statements], code.sources, code.refusal, code.lost))
 
-    read = processes.compute_in_child(compute, READING_BYTES, READING_S)
-    return student_code.Code(*marshal.loads(read)) if read else student_code.Code(refusal=UNREADABLE)
+    if not (read := processes.compute_in_child(compute, READING_BYTES, READING_S)):
+        return student_code.Code(refusal=UNREADABLE)
+    statements, *others = marshal.loads(read)
+    return student_code.Code([student_code.Statement(None, *parts) for parts in statements], *others)
 
 
 def become_rank(task: object, number: int, connection: socket.socket) -> None:

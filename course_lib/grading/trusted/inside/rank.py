@@ -10,6 +10,7 @@ import json
 import linecache
 import math
 import os
+import random
 import socket
 import sys
 import threading
@@ -25,8 +26,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course_lib.grading.on_rank import limit_computing
 from course_lib.grading.trusted.inside import doors, frames, privileges
-from course_lib.grading.trusted.inside.student_code import FUNCTIONS_OF, Code
+from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, SHARE_OF_DOUBTFUL, Statement, explain_failure
+from course_lib.grading.trusted.inside.student_code import Code, lost_words
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.ranks.watcher import busy_s
 
@@ -70,7 +73,7 @@ def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     frames.receive(connection)  # GO: what we met over is closed to writing now
     close_doors(task, connection)  # not before: joining took sockets, and a barrier
     say_where_when_late(task, connection)
-    namespace, failures = execute(task.code)
+    namespace, failures = execute(task.code, task.limits["trial_s"])
     with sending:
         frames.send(connection, LOADED)
     _, inputs = frames.receive(connection)
@@ -107,6 +110,7 @@ def confine(task: RankTask, connection: socket.socket) -> None:
     elif privileges.LINUX:  # at least no program with the set-user-ID bit may give it more
         privileges.set_process_option(privileges.PR_SET_NO_NEW_PRIVS, 1)
     torch.default_generator.manual_seed(0)  # without the 10 ms of torch.manual_seed, which looks for GPUs
+    random.seed(0)  # a fork seeds it anew: a table that is drawn in a cell has to be the same on all ranks
 
 
 def close_doors(task: RankTask, connection: socket.socket) -> None:
@@ -143,8 +147,10 @@ class NotWritten(Exception):
     """The student's cells define no function of the name that is asked for."""
 
 
-def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
-    """Execute the statements one by one. Returns the student's namespace, and what those that failed raised."""
+def execute(code: Code, trial_s: float) -> tuple[dict[str, Any], list[BaseException]]:
+    """Execute the statements one by one, those of other cells for a share of `trial_s` each. Returns the student's
+    namespace, and what the own statements that failed raised; what others should have given is noted in `code`.
+    """
     module = ModuleType("__main__")
     sys.modules["__main__"] = module  # so that classes of the student know where they live
     for file, source in code.sources.items():
@@ -152,10 +158,24 @@ def execute(code: Code) -> tuple[dict[str, Any], list[BaseException]]:
     failures: list[BaseException] = []
     for statement in code.statements:
         try:
-            exec(statement, module.__dict__)
+            share = SHARE if statement.is_sure else SHARE_OF_DOUBTFUL
+            with nullcontext() if statement.own else limit_computing(trial_s * share):
+                statement.run(module.__dict__)
         except BaseException as error:
-            failures.append(error)
+            if statement.own:
+                failures.append(error)
+            else:
+                note_lost(code, statement, error)
     return module.__dict__, failures
+
+
+def note_lost(code: Code, statement: Statement, error: BaseException) -> None:
+    """Remember what the names of a statement lack: for one that lacks another name, that one's reason."""
+    because = code.lost.get(getattr(error, "name", None) or "")
+    why = statement.why or explain_failure(error)
+    for name in statement.given:
+        code.lost[name] = because or lost_words(name, statement.line, why)
+        code.failed.append(code.lost[name])
 
 
 def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
@@ -190,8 +210,9 @@ def answer(task: RankTask, namespace: dict[str, Any], failures: list[BaseExcepti
     """
     function = namespace.get(task.function)
     if not callable(function):
-        raise failures[-1] if failures else NotWritten(f"not written yet: no function {task.function} in the cells "
-                                                       "above the check cell")
+        if failures or task.function in task.code.lost:
+            raise failures[-1] if failures else NameError(f"no {task.function}", name=task.function)
+        raise NotWritten(f"not written yet: no function {task.function} in the cells above the check cell")
     def ask(question: Any) -> Any:
         """What the grader says to it. ValueError where it cannot be asked."""
         with sending:
@@ -225,6 +246,10 @@ def error_message(error: BaseException, task: RankTask) -> bytes:
         words = str(error)
     except BaseException:
         words = "(an error without words)"
+    if isinstance(error, NameError) and error.name and "is not defined" in words:
+        words = f"{words}. {task.code.lost.get(error.name, NOWHERE.format(error.name))}"
+    elif task.code.failed:
+        words = f"{words}. {task.code.failed[-1]}"
     kind = "refused" if isinstance(error, doors.Refused) else ""
     if isinstance(error, NotWritten):
         kind = "not written"
