@@ -7,12 +7,12 @@ with the values of the names that it uses, and with nothing else of the notebook
 """
 
 import ast
-import asyncio
 import dis
 import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -52,10 +52,12 @@ class Statement:
         return self.code, self.own, self.line, self.is_sure, self.given, self.why
 
     def run(self, namespace: dict[str, Any]) -> None:
-        """Execute it, where it awaits something to the end of that."""
+        """Execute it, where it awaits something to the end of that: without an event loop, which needs sockets."""
         waiting = eval(self.code, namespace)
         if inspect.iscoroutine(waiting):
-            asyncio.run(waiting)
+            with suppress(StopIteration):
+                while True:
+                    waiting.send(None)
 
     def gives(self) -> set[str]:
         """The names that have a value by it, or another value."""
