@@ -146,9 +146,8 @@ def commit(temporary: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     last_ns = max((origin(path).written_ns for path in complete_checkpoints(final.parent)), default=0)
     manifest = {**manifest, "written_ns": min(max(time.time_ns(), last_ns + 1), LAST_NS)}
     if wrong := wrong_entries(manifest):  # load would say so, too late
-        raise ValueError(f"the checkpoint cannot be saved: load would refuse its {', '.join(wrong)}. Expected plain "
-                         "numbers and texts in the optimiser's options, and a .metadata of at most "
-                         f"{MOST_BYTES:,} bytes")
+        raise ValueError(f"the checkpoint cannot be saved: load would refuse its {', '.join(wrong)}. Expected numbers "
+                         f"and texts as the optimiser's options, and a .metadata of at most {MOST_BYTES:,} bytes")
     with open(temporary / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({**manifest, "sha256": checksum(manifest)}, file, indent=1)
         file.flush()
