@@ -2,6 +2,7 @@
 
 In reading order:
     record.py       one graded submission as data: the one format, which lies in the graded notebook itself
+    reading.py      a notebook that was handed in, read in a child with limits
     standing.py     what every student has handed in, and where that stands: graded, or in words why not; the table
     batch.py        `make grade`: submissions side by side, by workers that grade one after the other
     gradescope.py   one submission where there is no class, as Gradescope's autograder has it

@@ -1,4 +1,5 @@
-"""A notebook before it is graded and after: RestoreCells mends what was handed in, FeedbackPage is what students get.
+"""A notebook before it is graded and after: SubmittedNotebook reads it, RestoreCells mends it, FeedbackPage is what
+students get.
 
 A cell that was duplicated has the id of its original, and nbgrader ends there; one whose marks were lost, renamed or
 deleted with it costs every mark behind it. So RestoreCells stands before all other preprocessors of `nbgrader
