@@ -1,4 +1,4 @@
-"""A notebook before it is graded: RestoreCells mends what was handed in.
+"""A notebook before it is graded: SubmittedNotebook reads what was handed in, RestoreCells mends it.
 
 A cell that was duplicated has the id of its original, and nbgrader ends there; one whose marks were lost, renamed or
 deleted with it costs every mark behind it. So RestoreCells stands before all other preprocessors of `nbgrader
