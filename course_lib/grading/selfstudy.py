@@ -66,7 +66,8 @@ def check(number: str, function: Callable) -> Report:
     executed = "NBGRADER_EXECUTION" in os.environ  # where a word on stderr costs all points
     with redirect_stderr(sys.stdout) if executed else nullcontext():
         report = check_exercise(asked, function)
-    report = replace(report, warned="\n".join(filter(None, [report.warned, *tell_what_class_lacks(function)])))
+    if told := tell_what_class_lacks(function):
+        report = replace(report, warned="\n".join(filter(None, [report.warned, *told])))
     if report.verdict in (Verdict.TRIED, Verdict.NOT_JUDGED) and not executed:  # and where it is, no mark comes of it
         return report
     keep(report)

@@ -34,6 +34,7 @@ SHAPES = {
                    "@add\ndef two(): return 2"),
     "a magic around it": ("TWO", "%time TWO = len('ab')\n%matplotlib inline"),
     "%%time": ("TWO", "%%time\nTWO = abs(-2)"),
+    "globals": ("TWO", "globals()['TWO'] = 2"),
     "a star": ("gcd(2, 4)", "from math import *"), "an older, failing cell": ("TWO", "TWO = launch(1)", "TWO = int(2)"),
     "beside a return": ("two()", "def two(): return 2\nreturn two()"),
     "annotations of the future": ("two(0)", "from __future__ import annotations", "def two(x: Nowhere): return 2"),

@@ -201,6 +201,8 @@ def changes(node: ast.stmt) -> Iterator[str]:
                 yield other or name.partition(".")[0]
             case ast.AST(name=str(name)) | ast.MatchMapping(rest=str(name)):  # def, class, a pattern
                 yield name
+            case ast.Subscript(ast.Call(ast.Name("globals")), ast.Constant(str(name)), ast.Store()):
+                yield name
             case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 yield root(each)
 
