@@ -27,6 +27,7 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQG
 MARKDOWN = [
     CODE, f'<img src=x onerror="{RUN}">', f'<svg onload="{RUN}"><animate onbegin="{RUN}" attributeName=x dur=1s></svg>',
     f'<a href="javascript:{RUN}" class="hostile">a</a> [b](javascript:{RUN}) [c](data:text/html,{CODE})',
+    '<a href=" data:text/html,x">d</a> <a href="da&#9;ta:x">e</a>',
     f'<iframe srcdoc="{CODE}"></iframe><object data="x.html"></object><embed src="x.html">',
     '<form action="/hub"><input name=password></form><meta http-equiv="refresh" content="0;url=http://evil.test/">',
     '<base href="http://evil.test/"><link rel=stylesheet href="http://evil.test/x.css"><style>@import "x";</style>',

@@ -77,8 +77,8 @@ class WorkerHere:
     def __init__(self, course, name: str, options: list[str]) -> None:
         self.worker = batch.GradingWorker(name, options)
 
-    def grade(self, student: str) -> tuple[str, bool]:
-        return self.worker.grade(student), False
+    def grade(self, student: str) -> str:
+        return self.worker.grade(student)
 
     def close(self) -> None: ...
 

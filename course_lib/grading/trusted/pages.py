@@ -29,6 +29,7 @@ HEADING = re.compile(r"^#+ (\d+\.\d+ .*?)(?: \([\d.]+ points?\))?$", re.MULTILIN
 TAGS = frozenset("a abbr b blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li ol p pre s span "
                  "strong sub sup table tbody td tfoot th thead tr u ul".split())
 PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]*")
+LINK = re.compile(r"\s*(https?:|mailto:|[^:]*$)", re.IGNORECASE)
 STUDENTS_FILE = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; sandbox"
 SHOWN = ("student", "first_name", "last_name", "notebook_path")  # what formgrader's template does not escape
 
@@ -37,7 +38,9 @@ def is_allowed(tag: str, name: str, value: str) -> bool:
     """Whether an attribute stays: no class or id, for which scripts and styles look, and no picture from elsewhere."""
     if name == "src":
         return tag == "img" and PICTURE.fullmatch(value) is not None
-    return name in {"a": ("href", "title"), "abbr": ("title",), "img": ("alt", "title", "width", "height"),
+    if name == "href":
+        return tag == "a" and LINK.match(value) is not None
+    return name in {"a": ("title",), "abbr": ("title",), "img": ("alt", "title", "width", "height"),
                     "ol": ("start",), "td": ("colspan", "rowspan"), "th": ("colspan", "rowspan")}.get(tag, ())
 
 

@@ -63,7 +63,7 @@ def test_a_link_is_answered_when_it_is_opened_with_numbers_equal_to_pythons(open
 
 def test_a_link_of_a_strangers_is_shown_as_text_and_runs_nothing(opened, answer_on):
     tag = "<img src=x onerror=document.title='broken-in'>"
-    asked = {"model": f"{tag}'; \x1b[201~rm x; \u202e", "gpus": f"{tag}", "tokens": "--json", "tp": f'"{tag}',
+    asked = {"model": f"{tag}'; \x1b[201~rm x; \u202e", "gpus": f"{tag}", "tokens": "--megatron", "tp": f'"{tag}',
              "answer": tag, "__proto__": tag, "constructor": tag, "no such option": tag, "toString": "1"}
     found = opened(f"planner.html#{urlencode(asked)}")
     options, text = answer_on(found.page)
