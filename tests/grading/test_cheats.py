@@ -281,7 +281,7 @@ SOURCES = {  # each would take the parser's memory, time or stack
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_source_that_no_parser_takes_costs_its_own_cell(name):
     def prepare(own: str, *above: str) -> student_code.Code:
-        return main.read_code(cells_above(*notebook(own, *above)), None)
+        return main.read_code(cells_above(*notebook(own, *above)), None, "pass_on")
 
     assert prepare("def pass_on(x):\n    return x\n", SOURCES[name]).refusal is None
     assert "pass_on does not parse: " in prepare(SOURCES[name]).refusal
@@ -290,10 +290,10 @@ def test_a_source_that_no_parser_takes_costs_its_own_cell(name):
 def test_sources_that_take_too_long_or_end_the_parser_are_refused_and_nothing_else_happens(monkeypatch):
     monkeypatch.setattr(main, "READING_S", 1)
     for source in ("%a\n" * 501, "f'" + "{x}" * 300_000 + "'"):
-        refusal = main.read_code(cells_above(*notebook(WRONG, source)), None).refusal
+        refusal = main.read_code(cells_above(*notebook(WRONG, source)), None, "pass_on").refusal
         assert "cannot be read: that takes more than" in refusal
     monkeypatch.setattr(student_code, "prepare", lambda *_: os._exit(3))
-    assert "cannot be read" in main.read_code([], None).refusal
+    assert "cannot be read" in main.read_code([], None, "").refusal
 
 
 OWN_LOAD = {
