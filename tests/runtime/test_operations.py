@@ -118,7 +118,7 @@ def look_everywhere():
     dist.ProcessGroup.quantum_reduce = lambda group, tensors: torch.ops.c10d.quantum_reduce_(tensors, group.boxed())
     dist.quantum_reduce = None
 
-    from course_lib.grading.trusted.inside import rank, student_code
+    from course_lib.grading.trusted.inside import doors, student_code
     from course_lib.runtime import record_communication, record_timeline, staging
     from course_lib.runtime.instruments import pending
 
@@ -135,9 +135,11 @@ def look_everywhere():
     found["timeline"] = [event.name for event in timeline.events]
     found["pending"] = pending.counts["quantum_reduce", (0,)]
     found["grader's reading"] = student_code.library_call(ast.parse("dist.quantum_reduce(x)"), frozenset({"send"}))
-    rank.forbid(frozenset({"send"}))
-    for owner, name in ((dist, "grader's function"), (dist.ProcessGroup, "grader's method")):
-        found[name] = owner.quantum_reduce.__name__
+    doors.forbid(frozenset({"send"}))
+    try:
+        dist.group.WORLD.quantum_reduce([torch.ones(3)])
+    except doors.Refused as error:
+        found["grader's refusal"] = str(error)
     print(json.dumps(found))
 
 
@@ -148,6 +150,6 @@ def test_an_operation_that_is_added_is_known_to_everybody_who_names_operations()
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == {
         "staging": True, "communication": [["quantum_reduce", 12, 84]], "timeline": ["quantum_reduce"], "pending": 1,
-        "grader's reading": "it uses dist.quantum_reduce: write it with send", "grader's function": "refuse",
-        "grader's method": "refuse"}
+        "grader's reading": "it uses dist.quantum_reduce: write it with send", "grader's refusal":
+        "it uses dist.quantum_reduce, by c10d::quantum_reduce_: write it with send"}
     assert FAKE.name not in list_collectives()

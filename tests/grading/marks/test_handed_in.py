@@ -102,8 +102,7 @@ LAID = {
     "more than 1000 files": lambda folder, path: put(folder, **{f"{number}.txt": "" for number in range(1001)}),
     "30 folders in one another": lambda folder, path: put(folder, **{f"{'a/' * 40}{OWN}": STUB}),
     "256 MB": lambda folder, path: os.truncate(put(folder, **{"big.ipynb": ""}) / "big.ipynb", 1 << 40),
-    "clear its outputs": lambda folder, path: put(folder, **{OWN: '{"cells": [' + "[]," * 1_000_000 + "[]]}"}),
-    "64 MB: clear": lambda folder, path: os.truncate(put(folder, **{OWN: STUB}) / OWN, 65 << 20),
+    "more than 100 MiB": lambda folder, path: os.truncate(put(folder, **{OWN: STUB}) / OWN, 101 << 20),
 }
 
 
