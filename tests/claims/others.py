@@ -122,10 +122,10 @@ def mirrored(timeline: Timeline) -> Timeline:
 
 
 def always_busy(timeline: Timeline) -> Timeline:
-    """Every span from the beginning to the end, and nobody waits."""
+    """Every span from the beginning to the end, each on a core, and nobody waits."""
     spans = [replace(event, start_s=0.0, end_s=timeline.duration_s) if event.lane == "compute" else event
              for event in timeline.events]
-    return replace(timeline, events=spans, waits=[])
+    return replace(timeline, events=spans, waits=[], cpu_s=dict.fromkeys(timeline.cpu_s, timeline.duration_s))
 
 
 def always_waiting(timeline: Timeline) -> Timeline:

@@ -24,8 +24,9 @@ from course_lib.grading.trusted.inside import frames
 from course_lib.grading.trusted.inside.rank import ERROR, LATE, LOADED, MAX_TRIED, NO_REPLY, QUESTION, REPLY, TRIED
 
 MAX_QUESTION = 10_000  # bytes
-SEEN = ("waits", "busy_s", "cpu_s")  # of a rank that is late
-STILL_S = 0.05  # of a core: who uses no more between two looks does nothing
+SEEN = ("waits", "busy_s", "cpu_s", "clock_s")  # of a rank that is late
+STILL = 0.2  # of a core: who uses no more between two looks does nothing, as at home
+LOOKS_S = 5.0  # for a second look at each rank, where others have the cores
 # In the answers of all ranks together; right ones have up to 25,000 and 3,000,000 (2026-11-28).
 MOST_VALUES, MOST_NUMBERS = 100_000, 1 << 23  # numbers, words, lists and dicts; numbers in tensors
 NOT_JUDGED = "only the time limit speaks: there are no points before your teacher has looked at it"
@@ -127,8 +128,13 @@ class RankConnections:
             raise worst(failures)
         if deadline.starved:
             raise GraderBroken(f"this machine has too much to do: no cores in {(1 + GIVEN_BACK) * timeout_s:g} s")
-        waiting = [rank for rank in range(len(self.connections)) if rank not in received]
-        raise too_late(kind, {rank: looks.get(rank, []) for rank in waiting}, timeout_s)
+        looks = {rank: looks.get(rank, []) for rank in range(len(self.connections)) if rank not in received}
+        look_again = self._messages(Deadline(LOOKS_S, None))
+        while not all(len(seen) > 1 for seen in looks.values()) and (message := next(look_again, None)):
+            rank, got, payload = message
+            if got == LATE and rank in looks:
+                looks[rank] = [*looks[rank][-1:], error_in(payload)]
+        raise too_late(kind, looks, timeout_s)
 
     def _reply(self, connection: socket.socket, reply: Callable[[Any], Any], payload: bytes) -> None:
         try:
@@ -233,7 +239,8 @@ def hangs(looks: list[dict]) -> bool:
     """Whether a rank was in the same call to another one at both looks, and used no core in between."""
     if len(looks) < 2 or not looks[0]["waits"] or looks[0]["waits"] != looks[1]["waits"]:
         return False
-    return seconds(looks[1]["busy_s"]) - seconds(looks[0]["busy_s"]) < STILL_S
+    used_s, passed_s = (seconds(looks[1][name]) - seconds(looks[0][name]) for name in ("busy_s", "clock_s"))
+    return used_s < STILL * passed_s
 
 
 def seconds(said: str) -> float:

@@ -29,6 +29,7 @@ _ECHO = re.compile(r"connection closed|connection reset|broken pipe|socket close
                    r"connection timed out|pair (is )?closed|remote process exited", re.IGNORECASE)
 _ECHO_S = 1.0  # how long "connection closed" may be the echo of another rank's end that we have not heard of yet
 _TOGETHER_S = 0.1  # failures this close in time are told as one
+_LATEST_S = 2.0  # by then a rank that is asked where it is has said it, also on a busy machine
 
 Handler = Callable[[int, Any], None]  # the supervisor's: takes what a rank says, and raises where that ends the launch
 
@@ -255,12 +256,15 @@ def find_failure(ranks: LaunchRanks, first: int, failed: Failed, handle: Handler
     failures = {first: failed}
     ranks.ask()
     until = time.monotonic() + (_ECHO_S if is_echo(failed) else _TOGETHER_S)
-    while len(failures) + len(ranks.returned) < len(ranks.tasks) and time.monotonic() < until:
+    silent, latest = set(ranks.unfinished_ranks()) - {first}, time.monotonic() + _LATEST_S
+    while len(failures) + len(ranks.returned) < len(ranks.tasks) and (
+            (now := time.monotonic()) < until or silent and now < latest):  # a rank may wait for a core to say it
         try:
             rank, message = ranks.events.get(timeout=_TOGETHER_S)
         except queue.Empty:
             raise_silent_death(ranks)
             continue
+        silent.discard(rank)
         if isinstance(message, Failed):
             failures[rank] = message
             if not is_echo(message):

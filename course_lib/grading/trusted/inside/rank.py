@@ -187,7 +187,7 @@ def say_where_when_late(task: RankTask, connection: socket.socket) -> None:
             where, _, _ = line_in(traceback.extract_stack(sys._current_frames().get(ours)), task.code)
             waits = [f"call {call.number}: {call}" for call in list(pending.waiting_in.get(ours, ()))[:1]]
             seen = {"where": where[:MAX_MESSAGE], "waits": "".join(waits), "busy_s": busy_s(),
-                    "cpu_s": time.process_time()}
+                    "cpu_s": time.process_time(), "clock_s": time.monotonic()}
             with sending:
                 frames.send(connection, LATE, json.dumps(seen).encode())
             time.sleep(0.15 * limit_s)
