@@ -154,6 +154,24 @@ LIBRARY = {
         "\n    try: getattr(dist, 'all_' + 'reduce')(tensor)\n    except BaseException: pass\n"
         "    dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1 << 20, 0)"),
     "by the course's own": "import importlib; importlib.import_module('course_lib.' + 'collectives')",
+    "by its address": """
+    import ctypes, os, time
+    peek = lambda address: ctypes.c_void_p.from_address(address).value
+    def all_reduce(given):
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+        symbol = ("_ZN4c10d16ProcessGroupGloo9allreduceERSt6vectorIN2at6TensorESaIS3_EE"
+                  "RKNS_16AllreduceOptionsE")
+        call, options = library[symbol], dist.AllreduceOptions()
+        call.restype, call.argtypes = None, [ctypes.c_void_p] * 4
+        tensors = (ctypes.c_void_p * 1)(given._cdata)
+        begin = ctypes.addressof(tensors)
+        vector, work = (ctypes.c_void_p * 3)(begin, begin + 8, begin + 8), (ctypes.c_void_p * 1)()
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        call(ctypes.addressof(work), peek(id(backend) + 16), ctypes.addressof(vector), peek(id(options) + 16))
+        time.sleep(1)
+    given = tensor.clone()
+    all_reduce(given)
+    assert not torch.equal(given, tensor)""",
 }
 
 
@@ -162,7 +180,7 @@ def test_a_librarys_collective_is_refused(grade, way):
     report = grade(CALLS_HONEST + f"\ndef pass_on(tensor):\n    {LIBRARY[way]}\n    return honest(tensor)\n")
     assert points(report) == 0
     assert any(words in repr(report) for words in ("write it with send and recv", "course_lib.collectives",
-                                                   "dist.Store.set: what it sends is not counted"))
+                                                   "dist.Store.set: what it sends is not counted", "by ctypes"))
 
 
 TRIES = """
@@ -428,8 +446,9 @@ def test_data_that_goes_around_the_process_group_is_stopped_or_seen(grade, way, 
     assert words in repr(report)
 
 
-# Each is a way around the count of bytes or the limit of memory, and is refused in every mode; {} is a file to read.
-SYSTEM = """
+# Each is a way around the count of bytes or the limit of memory, and is refused in every mode; by a program, as the
+# filter holds there too and ctypes is refused in the rank itself.
+PROGRAM = """
 import ctypes, fcntl, os, socket, struct
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *arguments):
@@ -452,15 +471,19 @@ TRIES = {
     "namespaces": lambda: call("unshare", 0x10000000),
     "many open files": lambda: [os.pipe() for _ in range(70)],
 }
+allowed = []
+for name, attempt in TRIES.items():
+    try:
+        attempt()
+    except OSError:
+        continue
+    allowed.append(name)
+print(f"of {len(TRIES)} allowed: {allowed}", end="")
+"""
+SYSTEM = f"""
+import subprocess, sys
 def pass_on(tensor):
-    allowed = []
-    for name, attempt in TRIES.items():
-        try:
-            attempt()
-        except OSError:
-            continue
-        allowed.append(name)
-    raise RuntimeError(f"of {len(TRIES)} allowed: {allowed}")
+    raise RuntimeError(subprocess.run([sys.executable, "-c", {PROGRAM!r}], capture_output=True, text=True).stdout)
 """
 
 

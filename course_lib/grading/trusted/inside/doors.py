@@ -34,11 +34,12 @@ COURSE = os.path.dirname(sys.modules["course_lib"].__file__)
 READS = {"open", "os.listdir", "os.scandir"}
 FILES = READS | {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate"}
 AUDITED = FILES | {"os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "subprocess.Popen", "socket.__new__",
-                   "ctypes.dlopen", "gc.get_objects", "gc.get_referrers"}
+                   "gc.get_objects", "gc.get_referrers"}
+NO_MEMORY = "it reaches into the process's memory by ctypes ({}), which an answer may not"
 
 
 class Refused(RuntimeError):
-    """A library's collective was called where the exercise asks for one."""
+    """A library's collective was called where the exercise asks for one, or memory reached where no answer has to."""
 
 
 def forbid(operations: frozenset[str] | None, tell: Callable[[str], None] = lambda what: None) -> None:
@@ -80,12 +81,16 @@ def no_new_groups() -> AbstractContextManager[None]:
 def audit(cells: frozenset[str], tell: Callable[[str], None]) -> None:
     """`tell` what code of these `cells` does outside of its task from here on, itself or by a library that it calls.
 
-    Not what a library does while it is imported, nor what it reads of its own files. There is no way to take this hook
-    out, and there are ways around it.
+    Not what a library does while it is imported, nor what it reads of its own files. What ctypes reports of itself,
+    libraries and memory, raises Refused whoever asks. There is no way to take this hook out, and there are ways around.
     """
     own, *theirs = map(os.path.realpath, (os.getcwd(), sys.prefix, sys.base_prefix, COURSE, "/usr", "/sys", "/dev"))
 
     def hook(event: str, arguments: tuple) -> None:
+        if event.startswith("ctypes."):
+            with suppress(Exception):
+                tell(f"{event} {arguments}")
+            raise Refused(NO_MEMORY.format(event))
         with suppress(Exception):  # which would end what the hook is asked about
             what = words_of(event, arguments, own, theirs) if event in AUDITED else ""
             if what and is_of(cells, sys._getframe(1)):
