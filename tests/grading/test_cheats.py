@@ -1,5 +1,6 @@
 """TrustedGrade and students who want points without the work: nothing they do helps, and nothing of it is left."""
 
+import ctypes
 import os
 import pickle
 import subprocess
@@ -154,24 +155,7 @@ LIBRARY = {
         "\n    try: getattr(dist, 'all_' + 'reduce')(tensor)\n    except BaseException: pass\n"
         "    dist._broadcast_coalesced(dist.group.WORLD, [tensor], 1 << 20, 0)"),
     "by the course's own": "import importlib; importlib.import_module('course_lib.' + 'collectives')",
-    "by its address": """
-    import ctypes, os, time
-    peek = lambda address: ctypes.c_void_p.from_address(address).value
-    def all_reduce(given):
-        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
-        symbol = ("_ZN4c10d16ProcessGroupGloo9allreduceERSt6vectorIN2at6TensorESaIS3_EE"
-                  "RKNS_16AllreduceOptionsE")
-        call, options = library[symbol], dist.AllreduceOptions()
-        call.restype, call.argtypes = None, [ctypes.c_void_p] * 4
-        tensors = (ctypes.c_void_p * 1)(given._cdata)
-        begin = ctypes.addressof(tensors)
-        vector, work = (ctypes.c_void_p * 3)(begin, begin + 8, begin + 8), (ctypes.c_void_p * 1)()
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        call(ctypes.addressof(work), peek(id(backend) + 16), ctypes.addressof(vector), peek(id(options) + 16))
-        time.sleep(1)
-    given = tensor.clone()
-    all_reduce(given)
-    assert not torch.equal(given, tensor)""",
+    "by the library's file": "import ctypes; ctypes.CDLL(torch._C.__file__)",
 }
 
 
@@ -181,6 +165,42 @@ def test_a_librarys_collective_is_refused(grade, way):
     assert points(report) == 0
     assert any(words in repr(report) for words in ("write it with send and recv", "course_lib.collectives",
                                                    "dist.Store.set: what it sends is not counted", "by ctypes"))
+
+
+ALL_REDUCE = ("_ZN4c10d16ProcessGroupGloo9allreduceERSt6vectorIN2at6TensorESaIS3_EERKNS_16AllreduceOptionsE",
+              "libtorch_cpu.so")
+BY_ADDRESS = """
+import ctypes, time
+import numpy as np
+def start_of(library):
+    return next(int(line.split("-")[0], 16) for line in open("/proc/self/maps") if line.rstrip().endswith(library))
+class At:
+    def __init__(self, address):
+        self.__array_interface__ = {"shape": (1,), "typestr": "<i8", "data": (address, False), "version": 3}
+def pass_on(tensor):
+    peek, mine = lambda address: int(np.asarray(At(address))[0]), tensor.clone()
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, *[ctypes.c_void_p] * 4)(start_of("LIBRARY") + OFFSET)
+    backend, options = dist.group.WORLD._get_backend(tensor.device), dist.AllreduceOptions()
+    memory = np.zeros(5, dtype=np.int64)
+    at = memory.__array_interface__["data"][0]
+    memory[:4] = tensor._cdata, at, at + 8, at + 8  # a tensor, and a vector of it
+    call(at + 32, peek(id(backend) + 16), at + 8, peek(id(options) + 16))
+    while torch.equal(tensor, mine):
+        time.sleep(0.01)
+    return tensor - mine  # the other one of two
+"""
+
+
+@in_namespaces
+@pytest.mark.skipif(sys.platform != "linux", reason="the symbol is that of a Linux build")
+def test_a_collective_that_no_refusal_in_the_process_could_see_is_seen_on_the_network(grade):
+    symbol, library = ALL_REDUCE
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    start, path = next((int(line.split("-")[0], 16), line.split()[-1]) for line in maps if line.endswith(library))
+    offset = ctypes.cast(ctypes.CDLL(path)[symbol], ctypes.c_void_p).value - start
+    attack = BY_ADDRESS.replace("LIBRARY", library).replace("OFFSET", str(offset))
+    report = grade(f"{CALLS_HONEST}\n{attack}")
+    assert points(report) == 0 and "as the messages on their network say" in repr(report), report
 
 
 TRIES = """

@@ -271,6 +271,9 @@ def count_traffic(owners: dict[tuple[int, int], tuple[int, int]], before: dict, 
         again = end[ends][1] - start[ends][1]
         sent[source][target] += end[ends][0] - start[ends][0] - again
         sent_again += again
+    if after.get("collectives"):
+        raise NoAnswers("the ranks used a collective of the library, as the messages on their network say: write it "
+                        "with send and recv", "refused")
     if "lo_bytes" in after:
         # The network is the run's own, so each byte that crossed it is one of: a connection's own bytes, those that
         # were sent again, and a header for each segment. What is beyond these went around the connections.

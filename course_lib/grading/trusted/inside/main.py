@@ -12,7 +12,6 @@ import importlib
 import json
 import marshal
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -24,7 +23,6 @@ from types import ModuleType
 import psutil
 
 CODE, START, CLOSE_STORE, COUNT, WAITED, FINISH, FAILED = b"C", b"S", b"T", b"N", b"W", b"F", b"!"
-SOCKET_LINE = re.compile(r"\s\S+:(\d+)\s+\S+:(\d+)\s")
 # What notebooks and runs import: here once, or in every rank.
 GIVEN = ("course_lib.runtime", "course_lib.facts", "course_lib.reference", "torch.nn.functional")
 NUM_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -33,16 +31,15 @@ UNREADABLE = (f"the cells above the check cell cannot be read: that takes more t
               f"{READING_BYTES >> 20} MiB")
 # What a student's cells may import and takes long: here once where they do, or it would be time of each rank and trial.
 SLOW = {"matplotlib.pyplot", "networkx", "pandas", "scipy", "sympy", "torch._dynamo"}
-BYTES_SENT, BYTES_SENT_AGAIN = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbytes_retrans:(\d+)")
 
 
 def main(control_fd: str, settings_text: str) -> None:
     """Import what students may import, say that it is ready, and serve the grader on `control_fd` until it hangs up."""
     settings = json.loads(settings_text)
     sys.path.insert(0, settings["course"])
-    global frames, rank, privileges
+    global frames, rank, privileges, traffic
     import course_lib.grading
-    from course_lib.grading.trusted.inside import frames, privileges, rank
+    from course_lib.grading.trusted.inside import frames, privileges, rank, traffic
     course_lib.grading.check = lambda *_, **__: None  # notebooks import it; here others check
     for name in GIVEN:
         importlib.import_module(name)
@@ -69,6 +66,7 @@ class Worker:
         self.unreadable: list[set[str]] = []  # cells that together take too long to read
         self.store = ""
         self.number = 0
+        self.watch = traffic.watch_for_collectives() if self.separate else None
         if privileges.LINUX:
             privileges.set_process_option(privileges.PR_SET_CHILD_SUBREAPER, 1)
 
@@ -149,16 +147,14 @@ class Worker:
             os.chown(folder, self.uid, self.uid)
 
     def count(self) -> dict:
-        """(own port, other port, bytes sent, of these sent again) of every connection; in a network of our own also
-        all bytes that crossed it."""
+        """What the operating system says of the network until now. Where no collective may be called, also how many
+        messages of one there were since the last time.
+        """
         if not self.settings["ss"]:
             return {"connections": []}
-        listing = subprocess.run([self.settings["ss"], "-tinHO"], capture_output=True, text=True, timeout=10)
-        listing.check_returncode()
-        connections = [(int(ends[1]), int(ends[2]), *(int(found[1]) if (found := counter.search(line)) else 0
-                                                      for counter in (BYTES_SENT, BYTES_SENT_AGAIN)))
-                       for line in listing.stdout.splitlines() if (ends := SOCKET_LINE.search(line))]
-        return {"connections": connections, **(network_totals() if self.separate else {})}
+        seen = traffic.count_heads(self.watch) if self.separate else 0
+        return {**traffic.count_bytes(self.settings["ss"], self.separate),
+                "collectives": 0 if self.asked["operations"] is None else seen}
 
     def longest_wait(self) -> float:
         """The longest time that one of the ranks could have worked while others had the cores, in seconds.
@@ -240,18 +236,6 @@ def waited_for_core_s(pid: int | str = "thread-self") -> float:
             return int(counts.read().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):  # it ended; or this kernel does not count
         return 0.0
-
-
-def network_totals() -> dict:
-    """What this network has carried: bytes over its one device, TCP segments; and its open local (Unix) sockets."""
-    with open("/proc/net/dev") as devices:
-        lo = next(line for line in devices if line.strip().startswith("lo:"))
-    with open("/proc/net/snmp") as protocols:
-        names, values = [line.split() for line in protocols if line.startswith("Tcp:")]
-    with open("/proc/net/unix") as local:
-        num_local = len(local.readlines()) - 1
-    return {"lo_bytes": int(lo.split(":")[1].split()[0]), "segments": int(values[names.index("OutSegs")]),
-            "local_sockets": num_local}
 
 
 if __name__ == "__main__":
