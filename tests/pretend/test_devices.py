@@ -19,6 +19,7 @@ from course_lib import data_parallel, reference
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
 from course_lib.runtime.ranks.pools import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
+from tests.ranks import time_limits
 from tests.runtime.zoo import devices, in_plain_words, zoo
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
@@ -96,6 +97,7 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
         assert found == {"world": ["cpu", own], "sub-group": ["cpu", own], "of gloo": ["cpu", "cpu"],
                          "of nccl": [own, own]}
     assert on("gloo-cuda", wires) == [dict.fromkeys(("world", "sub-group"), ["cpu", "cpu"])] * 2
+    assert on("nccl", time_limits, timeout=50) == [{100.0 + 24 * 3600}] * 2
 
 
 # Ranks that were not forked, and ranks that stay
