@@ -13,8 +13,8 @@ no other rank needs:
 
 On a GPU the all-reduce and the product for dW become ready at the same moment. If the product's blocks come first, they
 fill the GPU, and the all-reduce begins when they end: nothing is hidden. With the environment variable
-CUDA_DEVICE_MAX_CONNECTIONS=1 kernels are scheduled in the order in which they are called, the all-reduce first. Megatron
-relies on that (megatron/core/tensor_parallel/layers.py), for the speed-up and not for the numbers:
+CUDA_DEVICE_MAX_CONNECTIONS=1 kernels are scheduled in the order in which they are called, the all-reduce first.
+Megatron relies on that (megatron/core/tensor_parallel/layers.py), for the speed-up and not for the numbers:
 
     launch(train, env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
 
