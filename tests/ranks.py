@@ -14,8 +14,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
-from course_lib.runtime import launch
+from course_lib.checkpoint.saving import beside
+from course_lib.expert_parallel import make_groups
+from course_lib.groups.membership import group_of_ranks, member
+from course_lib.runtime import device, launch
+
+
+def time_limits() -> set[float]:
+    """On two ranks or more: how long the calls on groups of all kinds, however they are made, wait for other ranks."""
+    groups = [dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="gloo"), *make_groups(1), beside().group,
+              group_of_ranks([dist.get_rank()]), *member().groups_of_links([(0, 1)]).values(),
+              *dist.new_subgroups(1)[:1]]
+    if device().type == "cpu":  # the pretended GPU's wires cannot be split
+        groups.append(init_device_mesh("cpu", (1, dist.get_world_size())).get_group(0))
+    backends = [group._get_backend(torch.device(kind)) for group in groups if isinstance(group, dist.ProcessGroup)
+                for kind in {"cpu", device().type} if kind in dist.get_backend_config(group)]
+    assert len(backends) > len(groups) - 2
+    return {backend.options._timeout.total_seconds() for backend in backends}
 
 
 def gives(expected: Sequence[Any], world_size: int = 2, run: Callable = launch, **options: Any) -> Callable:

@@ -7,7 +7,7 @@ and lies where its wire begins: `sendable` makes it so.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,14 +81,19 @@ class Member:
         # ever.
         return dist.batch_isend_irecv(operations) if operations else []
 
-    def another_group(self) -> dist.ProcessGroup:
-        """A new process group of the same ranks, which all of them make, and nobody else needs to."""
+    def groups_of_links(self, links: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dist.ProcessGroup]:
+        """New process groups of two ranks, one for each link (source, dest) that this rank is an end of.
+
+        All ranks of this group ask for the same links, and each makes its own.
+        """
         ranks = dist.get_process_group_ranks(self.group)
-        if len(ranks) == dist.get_world_size():
-            return dist.new_group(ranks)
-        # torch keeps groups by name, and all of their ranks have to find the same name.
-        _numbers[self.group] = number = _numbers.get(self.group, 0) + 1
-        return make_group(ranks, f"{self.group.group_name} another {number}")
+        _numbers[self.group] = number = _numbers.get(self.group, 0) + 1  # torch keeps groups by name
+        # In one order on all ranks, or two would wait for each other. Every second pair comes first, so that a chain's
+        # pairs do not wait for one another all along.
+        mine = [link for link in sorted(links, key=lambda link: (min(link) % 2, link)) if self.r in link]
+        return {(source, dest): make_group([ranks[source], ranks[dest]],
+                                           f"{self.group.group_name} links {number}: {source} to {dest}")
+                for source, dest in mine}
 
     def place_of(self, rank: int, name: str) -> int:
         """The place of the global `rank`, the argument called `name`. ValueError when it is not in the group."""
@@ -98,7 +103,7 @@ class Member:
         return ranks.index(rank)
 
 
-_numbers: "weakref.WeakKeyDictionary[dist.ProcessGroup, int]" = weakref.WeakKeyDictionary()  # of the groups beside it
+_numbers: "weakref.WeakKeyDictionary[dist.ProcessGroup, int]" = weakref.WeakKeyDictionary()  # times it was given links
 _made: "weakref.WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], dist.ProcessGroup]]" = \
     weakref.WeakKeyDictionary()  # the groups of ranks in a world
 Group = Member | dist.ProcessGroup | None  # how a group is given; None is the world

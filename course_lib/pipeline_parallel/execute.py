@@ -177,12 +177,16 @@ class PipelineParallel:
 
     def _loss_for_all(self) -> Tensor:
         place, _ = self.schedule.where(self.last)
-        dtype = torch.full_like(self.loss, DTYPES.index(self.loss.dtype))
-        # One message: a rank without the last stage does not know the loss's dtype, and float64 holds every one
-        # exactly.
-        packed = torch.stack([self.loss, dtype]).double().to(self.mailbox.wire)
-        dist.broadcast(packed, group=self.me.group, group_src=place)
-        return packed[0].to(self.device, DTYPES[int(packed[1])])
+        # A rank without the last stage does not know the loss's dtype, and float64 holds every one exactly.
+        host, loss = self.me.wire(torch.device("cpu")), self.loss.double().to(self.me.wire(self.device))
+        dtype = torch.tensor(DTYPES.index(self.loss.dtype), dtype=torch.double, device=host)
+        # One message, but where one of the two is on a GPU: whoever reads a number there waits for all of its work.
+        messages = [torch.stack([loss, dtype])] if loss.device == host else [dtype, loss]
+        for message in messages:
+            dist.broadcast(message, group=self.me.group, group_src=place)
+        if loss.device == host:
+            loss, dtype = messages[0]
+        return loss.to(self.device, DTYPES[int(dtype)])
 
 
 def problem_with_arguments(stages: Any, schedule: Any, loss_fn: Any, delay: Any, me: Member) -> str | None:

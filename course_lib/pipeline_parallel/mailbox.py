@@ -3,17 +3,24 @@
 A schedule says who sends what to whom and in which order, so a rank knows what will come before it comes. It has the
 next two messages of each neighbour posted, which travel while it computes. Its sends never wait: what it has sent, it
 keeps, until a later message of the receiver proves that the receiver has used it.
+
+In the first step with batches of a shape, nothing is posted before it is needed, and messages go through the hosts'
+memory. NCCL's send and receive are kernels that spin on the GPU until the other end has come. A kernel that runs for
+the first time has to be loaded, which may wait for all that runs on the GPU. (CUDA's guide names that hazard: "Lazy
+loading", concurrent execution. On an H100 a new kernel waited 404 ms for one that spun for 400.) If the other end comes
+only after this rank has sent more, it waits for ever. In later steps the kernels are loaded. cudaFree waits in every
+step: where memory is so full that torch's allocator gives back blocks in the middle of a step, AHEAD has to be 0.
 """
 
-import itertools
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.groups.membership import Member, describe, sendable
+from course_lib.groups.membership import Member, describe
 from course_lib.pipeline_parallel.schedules import Schedule
 from course_lib.pipeline_parallel.validate import Result, leaves, needs
 
@@ -74,16 +81,19 @@ class Mailbox:
                 self.expected.setdefault(message.source, []).append(message)
         self.incoming = {message.content: message for queue in self.expected.values() for message in queue}
         self.me, self.device = me, device
-        self.wire = me.wire(device)
+        self.wire = me.wire(device)  # where messages of this step have to lie
         self.ranks = dist.get_process_group_ranks(me.group)
         self.group_of_link = groups_of_links({(message.source, message.dest) for message in messages}, me, device)
         self.shapes: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}  # of the activations at each boundary
+        self.ahead = 0
         self.local: dict[Result, Tensor] = {}  # what this rank needs itself: both sides of the V's tip
 
     def open(self, new_shapes: bool) -> None:
         """Begin a step. `new_shapes`: activations may look different from those of the last step."""
         if new_shapes:
             self.shapes.clear()
+        self.ahead = 0 if new_shapes else AHEAD
+        self.wire = self.me.wire(torch.device("cpu") if new_shapes else self.device)
         self.to_post = {source: deque(queue) for source, queue in self.expected.items()}
         self.posted: dict[Result, tuple[dist.Work, Tensor]] = {}
         self.kept: dict[int, list[tuple[StageMessage, dist.Work, Tensor]]] = {}
@@ -103,12 +113,11 @@ class Mailbox:
             # Two tags for each message: a header and its tensor may be under way at the same time.
             self._send(message, header_of(tensor, message.boundary).to(self.wire), tag=2 * message.number)
             self.shapes[message.boundary] = looks
-            self._post_ahead(message.dest)  # its gradients can be received now
         elif looks != known:
             expected = torch.empty(known[0], dtype=known[1], device="meta")
             raise ValueError(f"the {content} are {describe(tensor)}: expected "
                              f"{describe(expected, tensor.device)}, as for the first micro-batch")
-        self._send(message, sendable(tensor, self.me), tag=2 * message.number + 1)
+        self._send(message, tensor.to(self.wire).contiguous(), tag=2 * message.number + 1)
 
     def take(self, content: Result) -> Tensor:
         """Wait for what another rank, or this one, has made."""
@@ -155,7 +164,7 @@ class Mailbox:
         """In the order in which they are sent, because NCCL matches messages by their order alone."""
         queue = self.to_post.get(source, ())
         waiting = sum(self.incoming[content].source == source for content in self.posted)
-        while queue and waiting < AHEAD and queue[0].boundary in self.shapes:
+        while queue and waiting < self.ahead and queue[0].boundary in self.shapes:
             self._post_next(source)
             waiting += 1
 
@@ -167,22 +176,29 @@ class Mailbox:
             sent.remove(entry)
 
 
-def groups_of_links(links: set[tuple[int, int]], me: Member, device: torch.device
+def groups_of_links(links: Iterable[tuple[int, int]], me: Member, device: torch.device
                     ) -> dict[tuple[int, int], dist.ProcessGroup]:
-    """The process group for the messages of each link (source, dest).
+    """The process group for the messages of each link (source, dest) of this rank.
 
     NCCL works off what a rank gives to one group in the order given: a receive posted early would stop the sends behind
-    it. So there a rank uses a group for one link only; links that do not touch share one. gloo needs none of this.
+    it. So there each link has a group of its two ranks: 2 (p - 1) groups for a chain of p stages, 2 p where the last
+    one sends to the first, of which a rank is in two to four. gloo needs none of this.
+
+    Kernels of several communicators run at the same time then. NCCL does not promise that they all find room on the GPU
+    while others wait for them; each takes few blocks (at most NCCL_MAX_CTAS), and those of send and receive are small.
     """
     if not works_off_in_order(me, device):
         return dict.fromkeys(links, me.group)
-    color_of: dict[tuple[int, int], int] = {}
-    # Sorted: all ranks have to find the same groups, and a set has another order in each process.
-    for link in sorted(links):
-        taken = {color for other, color in color_of.items() if set(link) & set(other)}
-        color_of[link] = next(color for color in itertools.count() if color not in taken)
-    groups = [me.another_group() for _ in range(max(color_of.values(), default=-1) + 1)]
-    return {link: groups[color] for link, color in color_of.items()}
+    groups, ranks = me.groups_of_links(links), dist.get_process_group_ranks(me.group)
+    for (source, dest), group in groups.items():
+        # NCCL connects two ranks in their first message, and the host waits for the other end: here, where all go
+        # through their links in one order, and not in the middle of a step.
+        first = torch.zeros(1, device=me.wire(device))
+        if me.r == source:
+            dist.send(first, ranks[dest], group)
+        else:
+            dist.recv(first, ranks[source], group)
+    return groups
 
 
 def works_off_in_order(me: Member, device: torch.device) -> bool:

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
-from course_lib.runtime.torch_private import DeviceContext
+from course_lib.runtime.torch_private import DeviceContext, set_default_timeout
 
 BACKENDS = ("auto", "nccl", "gloo", "gloo-cuda")
 DEVICES = ("auto", "cpu")
@@ -148,8 +148,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=unset_default_device)
 
 
-def join(me: RankContext, timeout_s: float, **rendezvous: Any) -> None:
+def join(me: RankContext, timeout: timedelta, **rendezvous: Any) -> None:
     """Become this rank: its device is the default one, its group is initialised.
+
+    timeout: how long a call waits for other ranks, in the world's group and in all that are made later, by whatever
+    function: torch would give those its own ten or thirty minutes.
 
     With NCCL the group has gloo for tensors in the host's memory. It is given the rank's GPU, so that its communicator
     is made now and not in the middle of the first collective. `rendezvous` goes to init_process_group.
@@ -165,8 +168,9 @@ def join(me: RankContext, timeout_s: float, **rendezvous: Any) -> None:
     if me.backend == "gloo-cuda":
         staging.install()
     over_nccl = me.backend == "nccl"
+    set_default_timeout(timeout)
     dist.init_process_group(f"cpu:gloo,{device.type}:nccl" if over_nccl else "gloo",
-                            timeout=group_timeout(timeout_s), device_id=device if over_nccl else None, **rendezvous)
+                            timeout=timeout, device_id=device if over_nccl else None, **rendezvous)
 
 
 def leave() -> None:
@@ -179,7 +183,7 @@ def leave() -> None:
 
 
 def group_timeout(timeout_s: float) -> timedelta:
-    """Later than launch's own time limit, whose message says more than the backend's.
+    """Of groups in ranks of launch: later than launch's own time limit, whose message says more than the backend's.
 
     A day at least: at a breakpoint one rank waits for the reader, and the others for that rank.
     """

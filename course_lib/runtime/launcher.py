@@ -14,6 +14,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -34,6 +35,7 @@ from course_lib.runtime.ranks.supervisor import Supervisor
 
 _launches = itertools.count()
 _one_at_a_time = threading.Lock()  # the pool has the ranks of one launch: another thread's launch waits for its turn
+TORCHRUN_TIMEOUT_S = 600.0  # as torch's own for NCCL
 SENTENCE = ("Only ranks have a process group, and this notebook is none. Put these lines in a function f and call "
             "launch(f, world_size=4): f itself, without a call.")
 
@@ -86,10 +88,10 @@ def launch(fn: Callable[..., Any], *args: Any, world_size: int = 4,
     seed: of Python's, NumPy's and torch's random numbers, the same on every rank. A GPU makes other numbers of it than
         the CPU; what a generator of the CPU draws is the same everywhere.
     threads: CPU threads that torch may use in each rank.
-    env: environment variables to set in the ranks.
+    env: environment variables to set in the ranks, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} for example.
 
-    Under torchrun the same call joins the group that torchrun describes (world_size, threads and env are then its
-    business) and returns every rank's result on every rank.
+    Under torchrun the same call joins the group that torchrun describes (world_size, threads, timeout and env are then
+    its business) and returns every rank's result on every rank. Nobody watches there: see join_torchrun.
 
     Raises ValueError for arguments that cannot work, and otherwise a LaunchError: RankFailed (a rank raised), RankDied
     (its process ended), Deadlock (all wait for one another), LaunchTimeout. Then all ranks have been stopped.
@@ -100,7 +102,7 @@ def launch(fn: Callable[..., Any], *args: Any, world_size: int = 4,
         raise ValueError("launch was called inside a rank. A rank cannot start ranks: call launch from the notebook, "
                          "or use torch.distributed's functions here")
     if context.under_torchrun():
-        return launch_under_torchrun(fn, args, kwargs, world_size, backend, device, timeout, seed)
+        return launch_under_torchrun(fn, args, kwargs, world_size, backend, device, seed)
     backend = backends.choose(backend, device, world_size)
     env = {**backends.hide_gpus(backend), **(env or {})}
     call = pack_call(fn, args, kwargs)
@@ -133,13 +135,13 @@ def check_options(world_size: int, timeout: float, seed: int, threads: int, env:
 
 
 def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, world_size: int, backend: str, device: str,
-                          timeout_s: float, seed: int) -> Results:
+                          seed: int) -> Results:
     """Run fn here, as the rank that torchrun made of this process, and return every rank's result on every rank.
 
     Exceptions go up as they are: torchrun reports them and stops the other ranks.
     """
     if not dist.is_initialized():
-        _join(backend, device, timeout_s)
+        join_torchrun(backend, device)
     if dist.get_rank() == 0 and world_size != dist.get_world_size():
         print(f"launch: world_size={world_size} was asked for, but torchrun started {dist.get_world_size()} ranks: "
               f"using {dist.get_world_size()}", file=sys.stderr)
@@ -154,7 +156,12 @@ def launch_under_torchrun(fn: Callable[..., Any], args: tuple, kwargs: dict, wor
     return Results([result for result, _ in returned], [logs for _, logs in returned])
 
 
-def _join(backend: str, device: str, timeout_s: float) -> None:
+def join_torchrun(backend: str = "auto", device: str = "auto", timeout_s: float = TORCHRUN_TIMEOUT_S) -> None:
+    """Be the rank that torchrun made of this process. launch does so, where it was not done before.
+
+    timeout_s: a call that has waited so long for other ranks ends its rank, and torchrun the others. Nobody looks there
+    for ranks that hang, and they would hold their GPUs for as long.
+    """
     backend = backends.choose(backend, device, int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])))
     if backend == "gloo":
         os.environ.update(backends.NO_GPUS)
@@ -163,7 +170,8 @@ def _join(backend: str, device: str, timeout_s: float) -> None:
     # freeing a tensor asks a Python that is no more: "terminate called without an active exception".
     rank = context.RankContext(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), backend)
     pending.install()
-    backends.join(rank, timeout_s, **_rendezvous(timeout_s))
+    timeout = timedelta(seconds=timeout_s)
+    backends.join(rank, timeout, **_rendezvous(timeout))
     atexit.register(_leave)
 
 
@@ -172,12 +180,12 @@ def _leave() -> None:
     dist.destroy_process_group()
 
 
-def _rendezvous(timeout_s: float) -> dict[str, Any]:
+def _rendezvous(timeout: timedelta) -> dict[str, Any]:
     """Where the ranks find each other's addresses: torchrun's own store, a part of it for each time that it has started
     them. With --max-restarts the addresses of those that died still stand there, and a new group would call them.
     """
-    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=backends.group_timeout(timeout_s))))
-    store.set_timeout(backends.group_timeout(timeout_s))
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timeout)))
+    store.set_timeout(timeout)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return {"store": dist.PrefixStore(f"attempt {attempt}", store), "rank": rank, "world_size": world_size}
 

@@ -8,6 +8,7 @@ import ctypes
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -27,9 +28,9 @@ __all__ = [
     "abort_groups", "after_backend_select", "Backend", "BACKEND_SELECT", "backward_number", "COMPOSITE",
     "ControlCollectives", "current_dispatch_mode", "DeviceContext", "dispatch_key", "flight_recorder_trace",
     "function_modes", "list_groups", "list_operators", "name_new_groups", "OpOverload", "refuse_new_groups",
-    "replace_attribute", "replace_kernels", "saved_tensor_hooks_through", "TorchDispatchMode", "tree_flatten",
-    "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends", "will_run",
-    "without_dispatch", "wrap_batches",
+    "replace_attribute", "replace_kernels", "saved_tensor_hooks_through", "set_default_timeout", "TorchDispatchMode",
+    "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends",
+    "will_run", "without_dispatch", "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
@@ -102,6 +103,11 @@ def abort_groups() -> None:
     """
     if dist.is_initialized():
         c10d._abort_process_group()
+
+
+def set_default_timeout(timeout: timedelta) -> None:
+    """How long calls on process groups wait that are made from now on, unless their maker says otherwise."""
+    c10d.default_pg_timeout = c10d.default_pg_nccl_timeout = timeout
 
 
 def name_new_groups(name: str) -> AbstractContextManager[None]:

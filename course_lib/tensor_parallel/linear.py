@@ -11,6 +11,13 @@ no other rank needs:
 
     dx = dy W   start all-reduce        dW = dy^T x        wait
 
+On a GPU the all-reduce and the product for dW become ready at the same moment. If the product's blocks come first, they
+fill the GPU, and the all-reduce begins when they end: nothing is hidden. With the environment variable
+CUDA_DEVICE_MAX_CONNECTIONS=1 kernels are scheduled in the order in which they are called, the all-reduce first.
+Megatron relies on that (megatron/core/tensor_parallel/layers.py), for the speed-up and not for the numbers:
+
+    launch(train, env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+
 With sequence_parallel (chapter 7), what is whole outside is dealt out along T instead: (B, T/t, D). The column layer
 gathers it, the row layer reduce-scatters: the two halves of the all-reduce, so as many bytes, and everything between
 row and column is computed and kept once, not t times. What backward needs of x can be kept in two ways:

@@ -30,6 +30,7 @@ from course_lib.hybrid_parallel.trainer import PRECISIONS
 from course_lib.pipeline_parallel import SCHEDULES, find_schedule
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.text import load_text
+from course_lib.runtime.launcher import TORCHRUN_TIMEOUT_S
 
 PROGRAM = "python -m course_lib.train"
 BALANCES = {"auxiliary": 0.01, "bias": 0.001, "none": 0.0}  # their default weights: GShard's, DeepSeek-V3's
@@ -62,6 +63,8 @@ def parser() -> Parser:
                         help="into which each rank's rows are cut")
     layout.add_argument("--sequence-parallel", action="store_true", help="ranks of tp deal out tokens between matrices")
     layout.add_argument("--device", default="auto", choices=("auto", "cpu"))
+    layout.add_argument("--timeout", type=above_zero, default=TORCHRUN_TIMEOUT_S, metavar="SECONDS", help="under "
+                        "torchrun: a call that has waited so long for other ranks ends the run (default: 600)")
     add_training(arguments)
     add_model(arguments)
     add_checkpoints(arguments)

@@ -21,7 +21,8 @@ from course_lib.hybrid_parallel import (
     save_run,
 )
 from course_lib.reference.text import load_text
-from course_lib.runtime import RankFailed, launch
+from course_lib.runtime import RankFailed, context, launch
+from course_lib.runtime.launcher import join_torchrun
 from course_lib.train import results
 from course_lib.train.arguments import check, config_of, describe_experts, learning_rate_of, make_model, parser
 
@@ -132,6 +133,8 @@ def main(words: Sequence[str] | None = None) -> TrainingReport | None:
 
             return run_command(arguments, command.get_default, check(arguments), config_of(arguments))
         layout = check(arguments)
+        if context.under_torchrun():
+            join_torchrun(device=arguments.device, timeout_s=arguments.timeout)
         return launch(train, arguments, world_size=layout.world_size, device=arguments.device, timeout=DAY_S,
                       seed=arguments.seed)[0]
     except ValueError as error:  # the reader's; under torchrun a rank's, too

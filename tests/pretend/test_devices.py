@@ -16,9 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, random_split
 
 from course_lib import data_parallel, reference
+from course_lib.groups.exchange import start_agreement
+from course_lib.pipeline_parallel import PipelineParallel, one_f_one_b
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
 from course_lib.runtime.ranks.pools import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
+from tests.ranks import time_limits
 from tests.runtime.zoo import devices, in_plain_words, zoo
 from tools.harness.pretend.hook import pretended
 from tools.harness.pretend.modes import MODES
@@ -96,6 +99,7 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
         assert found == {"world": ["cpu", own], "sub-group": ["cpu", own], "of gloo": ["cpu", "cpu"],
                          "of nccl": [own, own]}
     assert on("gloo-cuda", wires) == [dict.fromkeys(("world", "sub-group"), ["cpu", "cpu"])] * 2
+    assert on("nccl", time_limits, timeout=50) == [{100.0 + 24 * 3600}] * 2
 
 
 # Ranks that were not forked, and ranks that stay
@@ -156,6 +160,42 @@ def test_ranks_that_stay_hold_tensors_of_their_device_and_go_on_after_an_error_o
             with pytest.raises(Deadlock, match="All ranks live"):
                 team.run_cell("if dist.get_rank():\n    dist.barrier()")
             assert len(team.pull("x")) == world_size and team.run_cell(add_up) == summed
+
+
+def skips_one():
+    total = torch.ones(4)
+    for step in range(3):
+        if step != 1 or dist.get_rank() != 2:
+            dist.all_reduce(total)
+    return total.sum().item()
+
+
+def goes_another_way():
+    total = torch.ones(4)
+    dist.broadcast(total, 0) if dist.get_rank() == 2 else dist.all_reduce(total)
+    torch.accelerator.synchronize()
+
+
+def receive():
+    total = torch.ones(4)
+    dist.recv(total, 1 - dist.get_rank())
+    return total.tolist()
+
+
+@pytest.mark.parametrize(("hang", "world_size", "timeout", "ranks", "words"), [
+    (skips_one, 3, 60, (0, 1), ["total.sum().item() has called all_reduce 3 times",
+                                "rank 2 has returned normally has called all_reduce 2 times",
+                                "rank 2 has made one all_reduce fewer than ranks 0 and 1"]),
+    (goes_another_way, 3, 60, (0, 1, 2), ["rank 2 has made one all_reduce fewer than ranks 0 and 1",
+                                          "ranks 0 and 1 have made one broadcast fewer than rank 2"]),
+    (receive, 2, 8, (0, 1), ["return total.tolist() has called recv once", "2 recv and 0 send have been called"])],
+    ids=["a call left out", "different calls", "only when time is up: each might still send"])
+def test_a_rank_that_hangs_where_it_reads_from_its_gpu_is_a_deadlock_told_by_what_the_ranks_have_called(
+        hang, world_size, timeout, ranks, words):
+    with pytest.raises(Deadlock) as caught:
+        on("nccl", hang, world_size=world_size, timeout=timeout)
+    message = " ".join(str(caught.value).split())
+    assert caught.value.ranks == ranks and all(each in message for each in words), message
 
 
 # What a GPU as the default device would break: the CPU's generators, text, and processes that a rank forks
@@ -230,15 +270,21 @@ def test_text_is_cut_on_the_cpu_and_batches_training_and_evaluation_have_the_cpu
     assert there == here and numbers == pytest.approx(expected, abs=1e-9)
 
 
+class CountReads(TorchDispatchMode):
+    """Operators for which the host waits for the GPU: a number read, or numbers copied to the host's memory."""
+
+    reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        on_gpu = [each for each in args if isinstance(each, torch.Tensor) and each.device.type != "cpu"]
+        returned = func(*args, **(kwargs or {}))
+        to_host = isinstance(returned, torch.Tensor) and returned.device.type == "cpu"
+        self.reads += bool(on_gpu) and (to_host or func is torch.ops.aten._local_scalar_dense.default)
+        return returned
+
+
 @pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_from_its_second_step_on_an_optimiser_reads_nothing_from_the_gpu(optimizer_class):
-    class CountReads(TorchDispatchMode):
-        reads = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.reads += func is torch.ops.aten._local_scalar_dense.default and args[0].device.type != "cpu"
-            return func(*args, **(kwargs or {}))
-
     def read():
         model, found = nn.Linear(2, 2), []
         optimizer = optimizer_class(model.parameters(), lr=0.1)
@@ -250,3 +296,18 @@ def test_from_its_second_step_on_an_optimiser_reads_nothing_from_the_gpu(optimiz
         return found[1:]
 
     assert on("nccl", read, world_size=1) == [[0, 0]]
+
+
+def test_from_its_second_step_on_a_pipeline_and_what_ranks_agree_on_read_nothing_from_the_gpu():
+    def read():
+        stages, found = [nn.Linear(2, 2)], []
+        pipeline = PipelineParallel(stages, one_f_one_b(2, 4), None, nn.functional.mse_loss)
+        for _ in range(3):
+            with CountReads() as counts:
+                loss = pipeline.step(torch.ones(4, 2), torch.ones(4, 2))
+                start_agreement(None, [1])()
+            found.append(counts.reads)
+        assert loss.device == device()
+        return found[0] > 0, found[1:]  # the first step goes through the hosts' memory
+
+    assert on("nccl", read) == [(True, [0, 0])] * 2

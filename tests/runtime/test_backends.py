@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from course_lib.runtime import backends, context, doctor, launch
 from course_lib.runtime.doctor import Check, DoctorReport, _gpus, _look
-from tests.ranks import gives
+from tests.ranks import gives, time_limits
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -75,6 +75,12 @@ def test_on_the_cpu_no_default_device_is_set_and_gloos_messages_lie_in_the_hosts
     groups = dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="cpu:gloo")
     wires = {backends.wire(group, place) for group in groups for place in (CPU, GPU)}
     return torch._C._len_torch_function_stack(), torch.get_default_device(), context.device(), wires
+
+
+@pytest.mark.parametrize("timeout", [60.0, 1e9])
+def test_every_group_waits_longer_than_a_reader_stays_at_a_breakpoint_and_than_launch_does(timeout):
+    a_day, most = 24 * 3600, 7 * 24 * 3600
+    assert launch(time_limits, world_size=2, timeout=timeout) == [{min(2 * timeout + a_day, most)}] * 2
 
 
 # doctor: one look at the machine, with advice where something is missing

@@ -5,6 +5,7 @@ import torch
 
 from course_lib.runtime.instruments.pending import GroupCall
 from course_lib.runtime.ranks import diagnosis
+from course_lib.runtime.ranks.counts import never_meet
 from course_lib.runtime.ranks.crew import Crew, LaunchRanks
 from course_lib.runtime.ranks.frames import Frame
 from course_lib.runtime.ranks.messages import Absent, Failed, Returned, Task, Whereabouts
@@ -38,6 +39,22 @@ def test_a_hang_is_told_by_its_pattern_with_every_rank_its_place_and_its_call(sn
     errors = [diagnosis.deadlock(sightings, 3.0) for sightings in HANGS]
     assert [error.ranks for error in errors] == [(0,), *[(0, 1)] * 3, (0, 1, 2), *[(0, 1)] * 3]
     assert "\n".join(map(str, errors)) == snapshot
+
+
+A, B = ("all_reduce", WORLD), ("broadcast", WORLD)
+
+
+@pytest.mark.parametrize(("counts", "unfinished", "ever"), [
+    ({0: {A: 3}, 1: {A: 3}, 2: {A: 2}}, (0, 1), False), ({0: {A: 3}, 1: {A: 3}, 2: {A: 2}}, (0, 1, 2), True),
+    ({0: {A: 1, B: 1}, 1: {A: 1, B: 1}, 2: {A: 2}}, (0, 1, 2), False),
+    ({0: {A: 1, B: 2}, 1: {A: 1, B: 2}, 2: {A: 1, B: 1}}, (0, 1, 2), True),
+    ({0: {("broadcast", PAIR): 1}, 1: {A: 1}, 2: {("broadcast", PAIR): 1}}, (0, 1, 2), True),
+    ({0: {("recv", PAIR): 1}, 1: {}, 2: {}}, (0,), False), ({0: {("recv", PAIR): 1}, 1: {}, 2: {}}, (0, 2), True),
+    ({0: {("send", PAIR): 1}, 1: {}, 2: {}}, (2,), True),
+], ids=["returned before", "only behind", "other ways", "behind in one", "other groups", "nobody sends any more",
+        "who sends may come", "who receives may come"])
+def test_ranks_never_meet_where_one_that_has_returned_or_gone_another_way_lacks_a_call(counts, unfinished, ever):
+    assert never_meet(counts, unfinished) == (not ever)
 
 
 def test_a_deadlock_knows_as_data_who_waits_for_whom_and_tells_a_team_who_took_no_part():

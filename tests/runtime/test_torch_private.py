@@ -20,6 +20,8 @@ NAMES = {
     "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
     "torch._ops.OpOverload": "the recorders, which look at operators",
     "torch.distributed.distributed_c10d._hash_ranks_to_str": "make_group, whose groups need not be made by all ranks",
+    "torch.distributed.distributed_c10d.default_pg_timeout": "every group that the reader makes: how long it waits",
+    "torch.distributed.distributed_c10d.default_pg_nccl_timeout": "the same over NCCL",
     "torch._C._dispatch_keyset_full_after": "record_communication and timelines, which stand in front of operators",
     "torch._C._dispatch_get_all_op_names": "record_communication and timelines, which find c10d's operators",
     "torch._C._dispatch_library": "the class grader, which refuses collectives at c10d's operators",

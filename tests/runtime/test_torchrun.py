@@ -46,6 +46,7 @@ shell = InteractiveShell.instance(colors="NoColor")  # what is imported next giv
 import torch
 import torch.distributed as dist
 from course_lib.runtime import launch, record_communication, start_ranks
+from tests.ranks import time_limits
 
 def walk(num_steps):
     mine = torch.rand(3) * (dist.get_rank() + 1)  # each rank has the same seed
@@ -72,6 +73,9 @@ def main():
     return list(ends), [list(sums), sums.communication.calls("all_reduce")]
 
 told = main()
+if "RANK" in os.environ:
+    limits = launch(time_limits, timeout=1e6)
+    assert limits == [{600.0}] * 4, limits
 if os.environ.get("RANK", "0") == "0":
     print("told", json.dumps(told))
 '''

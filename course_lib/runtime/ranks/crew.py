@@ -13,13 +13,13 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from course_lib.runtime.operations import POINT_TO_POINT
+from course_lib.runtime.ranks.counts import are_in_step
 from course_lib.runtime.ranks.frames import Frame, frames_of_dump
 from course_lib.runtime.ranks.messages import ASK, DISMISS, Absent, Counts, Returned, Task, Whereabouts
 from course_lib.runtime.ranks.processes import RankProcess
@@ -85,11 +85,7 @@ class Crew:
         """Whether every rank has made the same calls on each group, and as many sends as receives: then no message of
         one can be taken for another one's later on.
         """
-        keys = {key for counts in self.counts.values() for key in counts}
-        made = {key: [self.counts.get(rank, {}).get(key, 0) for rank in key[1]] for key in keys}
-        messages = {group: [sum(made.get((op, group), [0])) for op in POINT_TO_POINT] for _, group in keys}
-        return (all(len(set(counts)) == 1 for (op, _), counts in made.items() if op not in POINT_TO_POINT)
-                and all(sends == receives for sends, receives in messages.values()))
+        return are_in_step(self.counts)
 
     def finish(self, ranks: Collection[int]) -> None:
         """End all processes and whatever they have started; those of `ranks`, whose call has ended, may leave by
@@ -117,6 +113,10 @@ class Still:
     until: float
     times: int = 0
 
+    def until_now(self, now_s: float) -> "Still":
+        """The same rank, seen so once more."""
+        return Still(self.since, now_s, self.times + 1)
+
 
 class LaunchRanks:
     """What is known of the ranks of `crew` that run one call."""
@@ -131,7 +131,13 @@ class LaunchRanks:
                        if rank not in self.tasks}  # they take no part in the call
         self.seen: dict[int, Whereabouts] = {}
         self.still: dict[int, Still] = {}  # those that wait
+        self.unmoved: dict[int, Still] = {}  # all, whether they wait or compute, and whatever CPU they use
         self.unanswered = set(self.tasks)  # ranks not to be asked now; at first they have no task yet
+
+    @property
+    def over_nccl(self) -> bool:
+        """Whether calls between ranks return at once, and GPUs wait."""
+        return self.crew.task.backend == "nccl"
 
     def unfinished_ranks(self) -> list[int]:
         return [rank for rank in self.tasks if rank not in self.returned]
@@ -154,8 +160,10 @@ class LaunchRanks:
         still = self.still.pop(rank, None)
         if now.waits_in is not None:
             goes_on = still and before and now.is_still_since(before, _STILL_CPU)
-            since, times = (still.since, still.times + 1) if goes_on else (now.clock_s, 0)
-            self.still[rank] = Still(since, now.clock_s, times)
+            self.still[rank] = still.until_now(now.clock_s) if goes_on else Still(now.clock_s, now.clock_s)
+        unmoved = self.unmoved.get(rank)
+        goes_on = unmoved and before and now.is_unmoved_since(before)
+        self.unmoved[rank] = unmoved.until_now(now.clock_s) if goes_on else Still(now.clock_s, now.clock_s)
 
     def still_for_s(self, rank: int) -> float:
         """How long it was seen to wait on the same line without using the CPU; 0 where it does not."""
@@ -164,7 +172,14 @@ class LaunchRanks:
 
     def all_still_for_s(self) -> float:
         """How long all that have not finished were seen to wait so at the same time; 0 or less where they did not."""
-        still = [self.still.get(rank) for rank in self.unfinished_ranks()]
+        return self._all_for_s(self.still)
+
+    def all_unmoved_for_s(self) -> float:
+        """How long all that have not finished were seen on the same lines, perhaps computing."""
+        return self._all_for_s(self.unmoved)
+
+    def _all_for_s(self, seen: Mapping[int, Still]) -> float:
+        still = [seen.get(rank) for rank in self.unfinished_ranks()]
         if not still or any(each is None or each.times < _TIMES for each in still):
             return 0.0
         # The stretch in which all were seen still at the same time: two ranks that wait in turn are no deadlock. One
@@ -175,6 +190,7 @@ class LaunchRanks:
         """Count the waiting of ranks from now on: the time up to now was the reader's."""
         now = time.monotonic()
         self.still = {rank: Still(now, now) for rank in self.still}
+        self.unmoved = {rank: Still(now, now) for rank in self.unmoved}
 
     def sightings(self) -> dict[int, Whereabouts | Returned | Absent]:
         """The last answer of each rank that has given one, the returns, and who takes no part."""

@@ -9,7 +9,7 @@ import re
 import signal
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,9 +17,10 @@ import cloudpickle
 
 from course_lib.runtime.errors import Deadlock, LaunchInterrupted, LaunchTimeout, RankDied, RankFailed
 from course_lib.runtime.operations import POINT_TO_POINT
+from course_lib.runtime.ranks.counts import are_in_step, compare_calls, list_calls, list_ranks, never_meet, verb
 from course_lib.runtime.ranks.crew import LaunchRanks
 from course_lib.runtime.ranks.frames import Frame, frames_of_dump, readers_frame, tell_story
-from course_lib.runtime.ranks.messages import Absent, Failed, Quit, Returned, Whereabouts
+from course_lib.runtime.ranks.messages import Absent, Counts, Failed, Quit, Returned, Whereabouts
 
 # rank -> its last answer, or what it came back with
 Sightings = Mapping[int, Whereabouts | Returned | Absent]
@@ -45,7 +46,7 @@ def rank_failure(
 ) -> RankFailed:
     """An exception in one rank; `others` are further ranks that failed of themselves."""
     line = readers_frame(failure.frames)
-    lines = [f"rank {rank} failed{_at(failure.frames)}" + (f" (so did {_ranks(others)})" if others else "")]
+    lines = [f"rank {rank} failed{_at(failure.frames)}" + (f" (so did {list_ranks(others)})" if others else "")]
     lines.append(f"  {_words(failure)}")
     lines += [f"    {tensor}" for tensor in failure.tensors]
     stack = list(tell_story(failure.frames))
@@ -100,6 +101,16 @@ def deadlock(sightings: Sightings, still_s: float) -> Deadlock:
     return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
 
 
+def deadlock_on_gpus(sightings: Sightings, still_s: float) -> Deadlock:
+    """The ranks' hosts wait for their GPUs, and those for calls that other ranks have not made."""
+    lines = [f"no rank can continue (nothing moved for {still_s:g} s)"]
+    for rank, seen in sorted(sightings.items()):
+        lines += [*_sighting(rank, seen), f"          has called {list_calls(seen.counts)}"]
+    lines.append(wrap_lines(f"Hint: {compare_calls(_counts(sightings))} .item(), .cpu() and synchronize() wait for all "
+                            "that the GPU was given, and in a call the GPU waits for every rank of the group."))
+    return Deadlock("\n".join(lines), tuple(sorted(_waiting(sightings))), _waits(sightings))
+
+
 def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
     """Where one rank is, and below it the call that it waits in."""
     if isinstance(seen, Absent):
@@ -113,6 +124,10 @@ def _sighting(rank: int, seen: Whereabouts | Returned | Absent) -> list[str]:
 def wrap_lines(text: str) -> str:
     """The text in lines that fit, indented as all but the first of a message."""
     return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ")
+
+
+def _counts(sightings: Sightings) -> dict[int, Counts]:
+    return {rank: seen.counts for rank, seen in sightings.items()}
 
 
 def _waits(sightings: Sightings) -> dict[int, tuple[str, int]]:
@@ -156,7 +171,7 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
         return None
     if len(set(collective.values())) > 1:
         callers = {kind: [rank for rank, k in collective.items() if k == kind] for kind in sorted(set(kinds.values()))}
-        said = ", ".join(f"{_ranks(ranks)} {_verb('call', ranks)} {kind}" for kind, ranks in callers.items())
+        said = ", ".join(f"{list_ranks(ranks)} {verb('call', ranks)} {kind}" for kind, ranks in callers.items())
         return f"{said}. All ranks of a group must make the same collective calls in the same order."
     rank, kind = next(iter(collective.items()))
     # The same operation, and still described differently: the description holds shape and dtype.
@@ -172,19 +187,15 @@ def _hint_on_collectives(sightings: Sightings, waiting: dict[int, Whereabouts], 
     theirs = sightings[absent[0]].counts.get(key, 0)
     done = f"called it only {theirs} time{'s' * (theirs != 1)}" if theirs else "not called it"
     returned = " and returned" if all(isinstance(sightings[r], Returned) for r in absent) else ""
-    return (f"{_ranks(collective)} {_verb('wait', collective)} in {kind} number {mine} of this launch, and "
-            f"{_ranks(absent)} {_verb('have', absent)} {done}{returned}. "
+    return (f"{list_ranks(collective)} {verb('wait', collective)} in {kind} number {mine} of this launch, and "
+            f"{list_ranks(absent)} {verb('have', absent)} {done}{returned}. "
             "Every rank of a group must call it equally often.")
-
-
-def _verb(plural: str, ranks: Sequence[int] | Mapping[int, object]) -> str:
-    return plural if len(ranks) != 1 else "has" if plural == "have" else f"{plural}s"
 
 
 def launch_timeout(sightings: Sightings, silent: Mapping[int, Sequence[Frame]], timeout_s: float) -> LaunchTimeout:
     """Time is up. `silent` ranks did not answer (they hold the interpreter); their frames came by signal."""
     unfinished = sorted(set(_waiting(sightings)) | set(silent))
-    lines = [f"{_ranks(unfinished)} did not finish within {timeout_s:g} s"]
+    lines = [f"{list_ranks(unfinished)} did not finish within {timeout_s:g} s"]
     for rank in sorted(set(sightings) | set(silent)):
         if rank in silent:
             lines.append(f"  rank {rank}  is busy in one uninterruptible call{_at_code(silent[rank])}")
@@ -225,11 +236,6 @@ def _at(frames: Sequence[Frame]) -> str:
 def _at_code(frames: Sequence[Frame]) -> str:
     line = readers_frame(tuple(frames))
     return _at(frames) + (f":  {code}" if line and (code := line.code()) else "")
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    names = [str(rank) for rank in sorted(ranks)]
-    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
 def find_death(ranks: LaunchRanks, rank: int) -> RankDied:
@@ -287,10 +293,25 @@ def _first_cause(ranks: LaunchRanks, failures: dict[int, Failed]) -> RankFailed:
     return rank_failure(rank, true[rank], alike[1:], sightings, exception)
 
 
-def find_timeout(ranks: LaunchRanks, timeout_s: float, handle: Handler) -> LaunchTimeout | None:
+def find_timeout(ranks: LaunchRanks, timeout_s: float, still_s: float, handle: Handler
+                 ) -> LaunchTimeout | Deadlock | None:
     """None where the last rank returned while all were asked where they are."""
-    silent = ranks.find_silent(handle)
+    silent, unmoved_s = ranks.find_silent(handle), ranks.all_unmoved_for_s()
+    if ranks.over_nccl and not silent and unmoved_s >= still_s and not are_in_step(_counts(ranks.sightings())):
+        return deadlock_on_gpus(ranks.sightings(), int(unmoved_s))  # perhaps they compute, but nobody waits longer
     return launch_timeout(ranks.sightings(), silent, timeout_s) if ranks.unfinished_ranks() else None
+
+
+def find_deadlock(ranks: LaunchRanks, still_s: float) -> Deadlock | None:
+    """Where all ranks that have not returned hang, as far as can be seen; None where some may go on."""
+    if ranks.all_still_for_s() >= still_s:
+        return deadlock(ranks.sightings(), still_s)
+    # Over NCCL a call returns at once, and a rank hangs where it reads what the GPU has not done, with a CPU that looks
+    # all the time whether it has. So there the ranks' calls have to tell.
+    if ranks.over_nccl and ranks.all_unmoved_for_s() >= still_s:
+        if never_meet(_counts(ranks.sightings()), ranks.unfinished_ranks()):
+            return deadlock_on_gpus(ranks.sightings(), still_s)
+    return None
 
 
 def find_interrupt(ranks: LaunchRanks, handle: Handler) -> LaunchInterrupted:

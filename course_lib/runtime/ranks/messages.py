@@ -51,10 +51,14 @@ class Whereabouts:
     busy_s: float  # how long its threads ran, or stood in line for a core
     clock_s: float  # the rank's clock when it looked
 
+    def is_unmoved_since(self, before: "Whereabouts") -> bool:
+        """Whether it is on the same line, and has made no call in between."""
+        return (self.frames, self.counts) == (before.frames, before.counts)
+
     def is_still_since(self, before: "Whereabouts", cpu_share: float) -> bool:
         """Whether nothing happened in between: same line, no new call, and less than `cpu_share` of a core wanted."""
-        same = (self.frames, self.counts) == (before.frames, before.counts)
-        return same and abs(self.busy_s - before.busy_s) < cpu_share * (self.clock_s - before.clock_s)
+        busy_s, passed_s = abs(self.busy_s - before.busy_s), self.clock_s - before.clock_s
+        return self.is_unmoved_since(before) and busy_s < cpu_share * passed_s
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def _join_anew(task: Task) -> None:
 def _meet(task: Task) -> dist.Store:
     pending.install()
     store = dist.FileStore(task.meeting, task.world_size)
-    backends.join(context.RankContext(task.rank, task.world_size, task.backend), task.timeout_s,
+    backends.join(context.RankContext(task.rank, task.world_size, task.backend), backends.group_timeout(task.timeout_s),
                   store=store, rank=task.rank, world_size=task.world_size)
     return store
 

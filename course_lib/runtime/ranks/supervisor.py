@@ -199,7 +199,8 @@ class Supervisor:
             before, now = now, time.monotonic()
             if self.conversation.goes_on:  # nobody is late while the reader debugs
                 deadline += now - before
-            if now >= deadline and (late := diagnosis.find_timeout(self.ranks, self.timeout_s, self._handle)):
+            if now >= deadline and (
+                    late := diagnosis.find_timeout(self.ranks, self.timeout_s, _STILL_S, self._handle)):
                 raise late
             if now >= next_question:
                 self._look_around()
@@ -238,8 +239,8 @@ class Supervisor:
         diagnosis.raise_silent_death(self.ranks)
         self.ranks.ask()
         self.conversation.pass_on(lambda rank: self.ranks.still_for_s(rank) > _PASSES_S)
-        if not self.conversation.stands_still and self.ranks.all_still_for_s() >= _STILL_S:
-            raise diagnosis.deadlock(self.ranks.sightings(), _STILL_S)
+        if not self.conversation.stands_still and (hang := diagnosis.find_deadlock(self.ranks, _STILL_S)):
+            raise hang
 
 
 def start_reader(read: Callable, *arguments: Any) -> threading.Thread:

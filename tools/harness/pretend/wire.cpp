@@ -335,5 +335,6 @@ void bind_wire(pybind11::module& m) {
   using pretend::Wire;
   auto base = pybind11::module::import("torch._C._distributed_c10d").attr("Backend");
   pybind11::class_<Wire, c10::intrusive_ptr<Wire>>(m, "Wire", base)
-      .def(pybind11::init<c10::intrusive_ptr<c10d::Backend>, std::string, bool, std::set<std::string>>());
+      .def(pybind11::init<c10::intrusive_ptr<c10d::Backend>, std::string, bool, std::set<std::string>>())
+      .def_property_readonly("options", &Wire::getBackendOptions);
 }
