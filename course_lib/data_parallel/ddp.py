@@ -173,8 +173,7 @@ def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], reduce
     lines = [f"{name} {describe(tensor, tensor.device.type)}, "
              + (f"in bucket {bucket_of[tensor]}" if tensor in bucket_of else "not averaged")
              for name, tensor in [*module.named_parameters(), *module.named_buffers()]]
-    lines.append(f"reduce_dtype={reduce_dtype}")
-    require_same(lines, group, "modules", "the same parameters, buffers and bucket_cap_mb")
+    require_same([f"reduce_dtype={reduce_dtype}", *lines], group, "modules", "the same parameters, buffers and bucket_cap_mb")
 
 
 def require_still_trainable(names: dict[nn.Parameter, str], averaged: dict[nn.Parameter, Bucket]) -> None:

@@ -59,9 +59,10 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     The function returned waits, and writes the average into its argument, a tensor (S,), which may be block r itself.
     Where that lies on the host and `flat` on a GPU, it may return a Copy, which is waited for before anybody reads.
 
-    reduce_dtype: blocks travel and are added in it, each sum rounded to it, and then divided by n, on all backends. By
-    default they travel as they are. Then gloo's blocks are added in the dtype of the argument, in 32 bits mostly, and
-    NCCL averages in the dtype of `flat`: in 16 bits one loses digits that the other keeps.
+    reduce_dtype: blocks travel and are added in it, each sum rounded to it, and then divided by n, on all backends;
+    here in the order of the ranks, in NCCL's own there. By default they travel as they are. Then gloo's blocks are
+    added in the dtype of the argument, in 32 bits mostly, and NCCL averages in the dtype of `flat`: in 16 bits one
+    loses digits that the other keeps.
 
     `tag` keeps exchanges apart that are under way at the same time: the same on all ranks, one at a time each.
     blocks_ahead: of others' blocks that have memory before somebody waits for them (None: all); only those can arrive
@@ -85,25 +86,29 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
     places = others(me)
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in places]
-    arriving: list[tuple[dist.Work, Tensor]] = []
+    arriving: list[tuple[dist.Work | None, Tensor]] = []
+    # In which blocks are added, from its end: the own one, then the left neighbour's, who sends here first.
+    order = [*places, me.r] if reduce_dtype is None else list(range(me.n))[::-1]
 
     def receive_next() -> None:
-        if places:
-            source = places.pop()  # the left neighbour first, who sends here first
+        if order and order[-1] == me.r:
+            arriving.append((None, outgoing[order.pop()]))
+        if order:
             block = torch.empty_like(outgoing[me.r])
-            arriving.append((dist.irecv(block, group=me.group, group_src=source, tag=tag), block))
+            arriving.append((dist.irecv(block, group=me.group, group_src=order.pop(), tag=tag), block))
 
     for _ in range(me.n - 1 if blocks_ahead is None else blocks_ahead):
         receive_next()
 
     def finish(out: Tensor) -> None:
-        # What arrives in 16 bits is added in 32, unless somebody wants it otherwise; in place where they are the same.
-        total = outgoing[me.r].to(out.dtype if reduce_dtype is None else reduce_dtype)
+        total = None
         while arriving:
             work, block = arriving.pop(0)
-            work.wait()
-            receive_next()  # before the sum, so that it travels meanwhile
-            total.add_(block)
+            if work is not None:
+                work.wait()
+                receive_next()  # before the sum, so that it travels meanwhile
+            # What arrives in 16 bits is added in 32, unless somebody wants it otherwise; in place where they are equal.
+            total = block.to(reduce_dtype or out.dtype) if total is None else total.add_(block)
             del work, block  # its memory is free before the next one is waited for
         torch.mul(total, 1 / me.n, out=total)
         out.copy_(total)
