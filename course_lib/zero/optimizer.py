@@ -146,8 +146,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         # 32 bits are rounded before they are sent: half the bytes. What comes from the host comes beside the messages.
         copies = [bucket.master is not None and start_copy(bucket.block, bucket.master) for bucket in self.buckets]
         waits = []
-        for bucket, copy in zip(self.buckets, copies):  # all begin before one is waited for: what arrives has its
-            if copy:                                    # memory already
+        # All begin before one is waited for: what arrives has its memory already.
+        for bucket, copy in zip(self.buckets, copies):
+            if copy:
                 copy.join()
             waits.append(start_all_gather(bucket.flat, self.member, bucket.index))
         for bucket, wait in zip(self.buckets, waits):
