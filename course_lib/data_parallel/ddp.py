@@ -18,10 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.data_parallel.averaging import Bucket, ask_for_unused_parameters, find_unused_parameters, make_buckets
+from course_lib.data_parallel.averaging import Bucket, ask_for_unused_parameters, make_buckets
 from course_lib.data_parallel.hooks import Hook, all_reduce_hook
 from course_lib.groups.exchange import require_same
-from course_lib.groups.gradients import broadcast, require_cap, require_dense, require_first, when_complete
+from course_lib.groups.gradients import (
+    broadcast,
+    missing_everywhere,
+    require_cap,
+    require_dense,
+    require_first,
+    require_reduce_dtype,
+    when_complete,
+)
 from course_lib.groups.membership import Group, describe, member, require_kind
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import when_backward_ends
@@ -34,20 +42,25 @@ class DistributedDataParallel(nn.Module):
     When a backward pass returns, every .grad is the average over the ranks. A rank without a gradient counts as zero;
     a parameter that no rank used keeps the .grad it had. `hook` replaces the all-reduce of a bucket.
 
+    reduce_dtype: what gradients are divided, sent and added in, each sum rounded to it; None: their own, in which sums
+    of bf16 lose digits. torch.float32 rounds once, when the average becomes .grad, and sends four bytes a number. As
+    torch's MixedPrecisionPolicy.reduce_dtype and Megatron's grad_reduce_in_fp32.
+
     Every backward pass that reaches `module` communicates, so all ranks run as many. Different from torch's own:
     no_sync counts where backward runs, unused parameters need no flag, a forward pass in eval mode sends nothing.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None, bucket_cap_mb: float = 25,
-                 hook: Hook | None = None) -> None:
+                 hook: Hook | None = None, reduce_dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.names = name_parameters(module, bucket_cap_mb)
+        require_reduce_dtype(reduce_dtype)
         self.hook = make_hook(hook) or all_reduce_hook
         self.module, self.member, self.synchronizing, self.in_backward = module, member(group), True, False
-        self.buckets = make_buckets(module.parameters(), bucket_cap_mb * 2**20, self.member.group)
+        self.buckets = make_buckets(module.parameters(), bucket_cap_mb * 2**20, self.member.group, reduce_dtype)
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
         self.underway: list[Callable[[], Tensor]] = []  # what the hook returned for each bucket sent so far
-        require_same_everywhere(module, self.buckets, self.member)
+        require_same_everywhere(module, self.buckets, reduce_dtype, self.member)
         broadcast([*module.parameters(), *module.buffers()], self.member)
         when_complete(self.bucket_of, self._gradient_is_there)
 
@@ -111,14 +124,15 @@ class DistributedDataParallel(nn.Module):
             require_average(average, bucket.gradient)
             if average is not bucket.gradient:
                 bucket.gradient.copy_(average)
-        for parameter in without - self._find_unused_parameters(without):
-            parameter.grad = self.bucket_of[parameter].parts[parameter]
+        unused = self._find_unused_parameters(without)
+        for bucket in self.buckets:
+            bucket.hand_out(without, unused)
         self._reset()
 
     def _find_unused_parameters(self, without: set[nn.Parameter]) -> set[nn.Parameter]:
         """Of the parameters this rank is `without`: nobody's, so that an optimiser leaves them alone."""
         if self.hook is all_reduce_hook:
-            return find_unused_parameters(without, self.buckets)
+            return missing_everywhere(without, self.buckets)
         return ask_for_unused_parameters(without, self.buckets, self.member)
 
     def _reset(self) -> None:
@@ -152,13 +166,14 @@ def make_hook(hook: Any) -> Callable | None:
     return hook() if isinstance(hook, type) else hook
 
 
-def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], group: Group) -> None:
+def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], reduce_dtype: torch.dtype | None,
+                            group: Group) -> None:
     """ValueError, on all ranks, unless all have the same tensors in the same buckets."""
     bucket_of = {parameter: bucket.index for bucket in buckets for parameter in bucket.parameters}
     lines = [f"{name} {describe(tensor, tensor.device.type)}, "
              + (f"in bucket {bucket_of[tensor]}" if tensor in bucket_of else "not averaged")
              for name, tensor in [*module.named_parameters(), *module.named_buffers()]]
-    require_same(lines, group, "modules", "the same parameters, buffers and bucket_cap_mb")
+    require_same([f"reduce_dtype={reduce_dtype}", *lines], group, "modules", "the same parameters, buffers and bucket_cap_mb")
 
 
 def require_still_trainable(names: dict[nn.Parameter, str], averaged: dict[nn.Parameter, Bucket]) -> None:

@@ -96,8 +96,8 @@ class top_k_hook:  # noqa: N801  used beside the functions above
             total = torch.zeros_like(bucket.gradient)
             for of_rank, chosen in zip(finish_values(), finish_indices()):  # in one order on all ranks: the same bits
                 total.index_add_(0, chosen.long(), of_rank)
-            if not total.isfinite().all():  # a step that a gradient scaler skips: kept, it would never go away
-                self.error.pop(bucket)
+            # A step that a gradient scaler skips: kept, it would never go away. The GPU decides, and nobody waits.
+            wanted.masked_fill_(~total.isfinite().all(), 0)
             return total
 
         return finish
@@ -115,6 +115,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions above
             raise ValueError(f"rank={rank!r}: expected the rank of the approximation, a whole number of at least 1")
         self.rank, self.seed = rank, seed
         self.Q: dict[Bucket, list[Tensor]] = {}  # (b, k) for each matrix in the bucket
+        self.guess: dict[Bucket, list[Tensor]] = {}  # what it was at first
         self.error: dict[Bucket, Tensor] = {}  # (N,): what was not sent so far
 
     def __call__(self, bucket: Bucket) -> Callable[[], Tensor]:
@@ -124,7 +125,9 @@ class power_sgd_hook:  # noqa: N801  used beside the functions above
         if bucket in self.error:
             share += self.error[bucket]
         M, rest = split_by_dim(unpack(share, shapes))
-        Q = self.Q.get(bucket) or self.first_guess(M, bucket.index)
+        if bucket not in self.guess:
+            self.guess[bucket] = self.first_guess(M, bucket.index)
+        Q = self.Q.get(bucket) or self.guess[bucket]
         message, sent = pack([m @ q for m, q in zip(M, Q)] + rest)
         work = dist.all_reduce(message, group=bucket.group, async_op=True)
 
@@ -142,7 +145,7 @@ class power_sgd_hook:  # noqa: N801  used beside the functions above
                 part.zero_()
             approximations, exact = iter([p @ q.mT for p, q in zip(P, Q)]), iter(exact)
             average, _ = pack([next(approximations if len(shape) == 2 else exact) for shape in shapes])  # (N,)
-            self.keep(bucket, share, Q, bool(average.isfinite().all()))
+            self.keep(bucket, share, Q, average.isfinite().all())
             return average.to(bucket.gradient.dtype)
 
         return finish
@@ -154,16 +157,13 @@ class power_sgd_hook:  # noqa: N801  used beside the functions above
         return [torch.randn(shape, generator=generator, dtype=m.dtype, device="cpu").to(m.device)
                 for shape, m in zip(shapes, matrices)]
 
-    def keep(self, bucket: Bucket, error: Tensor, Q: list[Tensor], finite: bool) -> None:
-        """Keep what this step left unsent of `bucket`, and its Q (m, rank), for the next one; forget both where it is
-        not finite.
+    def keep(self, bucket: Bucket, error: Tensor, Q: list[Tensor], finite: Tensor) -> None:
+        """Keep what this step left unsent of `bucket`, and its Q (m, rank), for the next one; begin anew with both
+        where it was not `finite`, which nobody waits for: the GPU decides.
         """
         # An infinite gradient is a step that a gradient scaler skips. Kept as an error it would never go away.
-        if finite:
-            self.error[bucket], self.Q[bucket] = error, Q
-        else:
-            self.error.pop(bucket, None)
-            self.Q.pop(bucket, None)
+        self.error[bucket] = error.masked_fill_(~finite, 0)
+        self.Q[bucket] = [torch.where(finite, q, at_first) for q, at_first in zip(Q, self.guess[bucket])]
 
 
 def shape_to_send(shape: Sequence[int], rank: int) -> tuple[int, ...]:

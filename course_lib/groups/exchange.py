@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.membership import Group, Member, describe, member
+from course_lib.runtime.beside import Copy, start_copy
 
 T = TypeVar("T")
 
@@ -50,43 +51,63 @@ def others(me: Member) -> list[int]:
     return [(me.r + step) % me.n for step in range(1, me.n)]
 
 
-def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None
-                         ) -> Callable[[Tensor], None]:
+def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int | None = None,
+                         reduce_dtype: torch.dtype | None = None) -> Callable[[Tensor], Copy | None]:
     """Begin to average block r of `flat` (n S,) over the ranks. `flat` is ours until the end, and its block r changes.
 
-    The function returned waits, and writes the average into its argument, a tensor (S,) of the dtype to add in, which
-    may be block r itself. `tag` keeps exchanges apart that are under way at the same time: the same on all ranks, one
-    at a time each. blocks_ahead: of others' blocks that have memory before somebody waits for them (None: all); only
-    those can arrive while something else happens.
+    The function returned waits, and writes the average into its argument, a tensor (S,), which may be block r itself.
+    Where that lies on the host and `flat` on a GPU, it may return a Copy, which is waited for before anybody reads.
+
+    reduce_dtype: blocks travel and are added in it, each sum rounded to it, and then divided by n, on all backends;
+    here in the order of the ranks, in NCCL's own there. By default they travel as they are. Then gloo's blocks are
+    added in the dtype of the argument, in 32 bits mostly, and NCCL averages in the dtype of `flat`: in 16 bits one
+    loses digits that the other keeps.
+
+    `tag` keeps exchanges apart that are under way at the same time: the same on all ranks, one at a time each.
+    blocks_ahead: of others' blocks that have memory before somebody waits for them (None: all); only those can arrive
+    while something else happens.
     """
     me = member(group)
+    if reduce_dtype is not None:
+        flat = flat.to(reduce_dtype)
     if me.n == 1 or not flat.numel():
-        return lambda out: out.copy_(flat.chunk(me.n)[me.r])  # the average of one rank is its own block
+        return lambda out: start_copy(out, flat.chunk(me.n)[me.r])  # the average of one rank is its own block
     if me.wire(flat.device).type != "cpu":
-        average = flat.new_empty(flat.numel() // me.n)  # NCCL averages on the GPU, in the dtype of `flat`
-        work = reduce_scatter_single(average, flat, op=dist.ReduceOp.AVG, group=me.group, async_op=True)
-        return lambda out: wait_then(work, lambda: out.copy_(average))()
+        average = flat.new_empty(flat.numel() // me.n)
+        operation = dist.ReduceOp.AVG if reduce_dtype is None else dist.ReduceOp.SUM
+        work = reduce_scatter_single(average, flat, op=operation, group=me.group, async_op=True)
+
+        def finish_on_gpu(out: Tensor) -> Copy | None:
+            work.wait()
+            return start_copy(out, average if reduce_dtype is None else average.mul_(1 / me.n))
+
+        return finish_on_gpu
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
     places = others(me)
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in places]
-    arriving: list[tuple[dist.Work, Tensor]] = []
+    arriving: list[tuple[dist.Work | None, Tensor]] = []
+    # In which blocks are added, from its end: the own one, then the left neighbour's, who sends here first.
+    order = [*places, me.r] if reduce_dtype is None else list(range(me.n))[::-1]
 
     def receive_next() -> None:
-        if places:
-            source = places.pop()  # the left neighbour first, who sends here first
+        if order and order[-1] == me.r:
+            arriving.append((None, outgoing[order.pop()]))
+        if order:
             block = torch.empty_like(outgoing[me.r])
-            arriving.append((dist.irecv(block, group=me.group, group_src=source, tag=tag), block))
+            arriving.append((dist.irecv(block, group=me.group, group_src=order.pop(), tag=tag), block))
 
     for _ in range(me.n - 1 if blocks_ahead is None else blocks_ahead):
         receive_next()
 
     def finish(out: Tensor) -> None:
-        total = outgoing[me.r].to(out.dtype)  # what arrives in 16 bits is added in 32; in place where they are the same
+        total = None
         while arriving:
             work, block = arriving.pop(0)
-            work.wait()
-            receive_next()  # before the sum, so that it travels meanwhile
-            total.add_(block)
+            if work is not None:
+                work.wait()
+                receive_next()  # before the sum, so that it travels meanwhile
+            # What arrives in 16 bits is added in 32, unless somebody wants it otherwise; in place where they are equal.
+            total = block.to(reduce_dtype or out.dtype) if total is None else total.add_(block)
             del work, block  # its memory is free before the next one is waited for
         torch.mul(total, 1 / me.n, out=total)
         out.copy_(total)

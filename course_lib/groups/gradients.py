@@ -9,6 +9,9 @@ A parameter that no rank used has no gradient, and AdamW must leave it alone; on
 sum over the ranks the two look alike. So a rank without a gradient sends minus zeros: whatever is added to them wins,
 and only minus zeros add up to minus zeros. Everybody can see it in the sum, without a further message.
 
+Each addition of 16-bit numbers rounds to 8 or 11 bits. `reduce_dtype` says in which dtype gradients travel and are
+added, whatever their own is, on every backend; torch.float32 costs two bytes more for each number sent.
+
 The norm of a gradient that no rank has as a whole is (sum of all |g|^p)^(1/p), its sum taken over the ranks.
 """
 
@@ -25,8 +28,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course_lib.costs.sharding import cut_buckets
 from course_lib.groups.membership import Group, Member, member
+from course_lib.runtime.torch_private import foreach_multiply, foreach_norm
 
 LARGE_BYTES = 250 << 20  # a message where nothing is computed meanwhile; bounds the copy that pack makes
+ZERO = torch.zeros((), device="cpu")  # a number to every device's operators: to add it takes no kernel that makes it
 
 Shapes = Sequence[Sequence[int]]
 
@@ -116,12 +121,26 @@ def when_complete(parameters: Iterable[nn.Parameter], method: Callable[[nn.Param
         parameter.register_post_accumulate_grad_hook(hook)
 
 
+def require_reduce_dtype(reduce_dtype: Any) -> None:
+    """ValueError for what gradients cannot be added in."""
+    if reduce_dtype is not None and not (isinstance(reduce_dtype, torch.dtype) and reduce_dtype.is_floating_point):
+        raise ValueError(f"reduce_dtype={reduce_dtype!r}: expected a dtype such as torch.float32, or None")
+
+
 def write_gradient(gradient: Tensor, part: Tensor, factor: float = 1.0) -> None:
-    """`gradient` times `factor` into `part`, every minus zero as a zero: one pass over it, like any copy."""
-    if part.element_size() < 4:
+    """`gradient` times `factor` into `part`, every minus zero as a zero: one pass over it, like any copy.
+
+    Rounded once, to the dtype of `part`.
+    """
+    if factor == 1.0:
+        torch.add(gradient, 0.0, out=part)
+        return
+    if gradient.element_size() < part.element_size():
+        gradient = gradient.to(part.dtype)  # first: the product would be rounded to the gradient's dtype
+    if gradient.element_size() < 4 and math.frexp(factor)[0] != 0.5:
         torch.mul(gradient, factor, out=part).add_(0.0)  # the alpha below would be rounded to 16 bits, too
     else:
-        torch.add(part.new_zeros(()), gradient, alpha=factor, out=part)
+        torch.add(ZERO, gradient, alpha=factor, out=part)
 
 
 def mark_missing(part: Tensor) -> None:
@@ -131,23 +150,35 @@ def mark_missing(part: Tensor) -> None:
 
 def is_missing(total: Tensor) -> bool:
     """Whether no rank had this gradient, a sum over all of them, or any piece of it."""
-    return bool(total.numel()) and all_minus_zeros(total.reshape(-1)[:1]) and all_minus_zeros(total)
+    return find_missing([total]) == [0]
 
 
-def all_minus_zeros(numbers: Tensor) -> bool:
-    return bool(((numbers == 0) & numbers.signbit()).all())
+def find_missing(totals: Sequence[Tensor]) -> list[int]:
+    """The places of those of `totals`, of one device, that no rank had. Of a GPU two are asked for, however many."""
+    found = [place for place, total in enumerate(totals) if total.numel()]
+    # A first number decides nearly always, and is looked at before all of them.
+    for numbers_of in (lambda total: total.reshape(-1)[:1], lambda total: total):
+        marks = [numbers_of(totals[place]) for place in found]
+        minus = [((each == 0) & each.signbit()).all() for each in marks]
+        found = [place for place, is_so in zip(found, torch.stack(minus).tolist()) if is_so] if minus else []
+    return found
 
 
 class GradientBucket:
     """Memory for the gradients of `parameters`, of one dtype and device, and those in it that have come.
+
+    It has the parameters' dtype, or `reduce_dtype`, in which they are added up then, and not their .grad.
 
     `gradient` (N,) is there from the first `take` to `free`, and a view of it for each parameter in `parts`; `missing`
     are the parameters that have brought none, `without` those that had none when the bucket left: only they can be
     missing in the sum. N may be more than they need: the rest is padding, zeros.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], num_elements: int | None = None) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], num_elements: int | None = None,
+                 reduce_dtype: torch.dtype | None = None) -> None:
         self.parameters = list(parameters)
+        dtype = self.parameters[0].dtype
+        self.reduce_dtype = reduce_dtype if reduce_dtype and dtype.is_floating_point else dtype
         self.num_used = sum(parameter.numel() for parameter in parameters)
         self.num_elements = self.num_used if num_elements is None else num_elements
         self.without: set[nn.Parameter] = set()
@@ -156,7 +187,7 @@ class GradientBucket:
     def allocate(self) -> None:
         """New memory each time: a .grad that the reader kept from the last one stays what it was."""
         like = self.parameters[0]
-        self.gradient = torch.empty(self.num_elements, dtype=like.dtype, device=like.device)  # (N,)
+        self.gradient = torch.empty(self.num_elements, dtype=self.reduce_dtype, device=like.device)  # (N,)
         # Padding is added up, too: what memory happened to hold might be a NaN.
         self.gradient[self.num_used:] = 0
         self.parts = dict(zip(self.parameters, unpack(self.gradient, [p.shape for p in self.parameters])))
@@ -181,6 +212,13 @@ class GradientBucket:
         self.missing.clear()
         return self.without
 
+    def parts_as_gradients(self) -> dict[nn.Parameter, Tensor]:
+        """`parts` in the dtype of the parameters: the very same, or one copy of all."""
+        if self.gradient.dtype == self.parameters[0].dtype:
+            return self.parts
+        in_theirs = self.gradient.to(self.parameters[0].dtype)
+        return dict(zip(self.parameters, unpack(in_theirs, [p.shape for p in self.parameters])))
+
     def free(self) -> None:
         """Let go of the memory; where .grad is a part of it, it lives on there."""
         self.gradient: Tensor | None = None
@@ -190,11 +228,12 @@ class GradientBucket:
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, cap_bytes: float = LARGE_BYTES,
-                      divide_by: int | None = None) -> None:
+                      divide_by: int | None = None, reduce_dtype: torch.dtype | None = None) -> None:
     """After backward: each .grad becomes the average over the ranks. One message for each dtype, and `cap_bytes` of it.
 
     A rank without a gradient counts as one of zeros; where no rank has one, there is none. divide_by: the sum by this
-    number, where backward has added up gradients of more ranks than there are in the group.
+    number, where backward has added up gradients of more ranks than there are in the group. reduce_dtype: what is added
+    in, None for the gradients' own.
     """
     me = member(group)
     divide_by = me.n if divide_by is None else divide_by
@@ -205,14 +244,21 @@ def average_gradients(parameters: Iterable[nn.Parameter], group: Group = None, c
         return
     # Also parameters without a gradient here: a message must have the same numbers on all ranks.
     for some in cut_tensors([p for p in parameters if p.requires_grad], cap_bytes):
-        bucket = GradientBucket(some)
+        bucket = GradientBucket(some, reduce_dtype=reduce_dtype)
         for parameter in some:
             if parameter.grad is not None:
                 bucket.take(parameter, 1 / divide_by)
         without = bucket.mark_missing()
         dist.all_reduce(bucket.gradient, group=me.group)
-        for parameter, part in bucket.parts.items():
-            parameter.grad = None if parameter in without and is_missing(part) else part
+        unused = missing_everywhere(without, [bucket])
+        for parameter, part in bucket.parts_as_gradients().items():
+            parameter.grad = None if parameter in unused else part
+
+
+def missing_everywhere(without: set[nn.Parameter], buckets: Sequence[GradientBucket]) -> set[nn.Parameter]:
+    """Of the parameters that this rank is `without` a gradient for, those that no rank has one for: the sum says so."""
+    asked = [(p, bucket.parts[p]) for bucket in buckets for p in bucket.parameters if p in without]
+    return {asked[place][0] for place in find_missing([part for _, part in asked])}
 
 
 def require_dense(parameter: nn.Parameter, name: str) -> None:
@@ -241,11 +287,12 @@ def total_norm(shards: Sequence[Tensor], replicated: Sequence[Tensor], norm_type
     if not p > 0:
         raise ValueError(f"norm_type={norm_type!r}: expected a number above 0, or math.inf")
     # Replicated ones on place 0 only: all ranks are added up, and each number counts once.
-    norms = [torch.linalg.vector_norm(g.detach(), p, dtype=torch.promote_types(g.dtype, torch.float32)).to(device)
-             for g in (*shards, *(replicated if me.r == 0 else ()))]
-    # In 64 bits, so that the result hardly depends on how a layout cuts the sum.
-    wide = torch.stack([norm.double() for norm in norms]) if norms else torch.zeros(1, dtype=torch.float64,
-                                                                                      device=device)
+    norms = []
+    for some in cut_by_kind([gradient.detach() for gradient in (*shards, *(replicated if me.r == 0 else ()))]):
+        dtype = torch.promote_types(some[0].dtype, torch.float32)
+        # In 64 bits, so that the result hardly depends on how a layout cuts the sum.
+        norms.append(torch.stack(foreach_norm(some, p, dtype=dtype)).to(device, torch.float64))
+    wide = torch.cat(norms) if norms else torch.zeros(1, dtype=torch.float64, device=device)
     total = wide.max() if p == math.inf else wide.pow(p).sum()
     if me.n > 1:
         dist.all_reduce(total, dist.ReduceOp.MAX if p == math.inf else dist.ReduceOp.SUM, group=me.group)
@@ -269,8 +316,16 @@ def clip(gradients: Sequence[Tensor], max_norm: float, norm: Tensor) -> None:
     if not max_norm >= 0:
         raise ValueError(f"max_norm={max_norm!r}: expected a number of at least 0")
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.to(gradient.device))
+    for some in cut_by_kind(gradients):
+        foreach_multiply(some, factor.to(some[0].device))
+
+
+def cut_by_kind(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Lists of one dtype and device, which one kernel goes through on a GPU."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(kinds.values())
 
 
 REPLACED_BY = "_replaced_by"

@@ -132,11 +132,12 @@ def _steps(model: nn.Module, local_batches: Iterable[tuple[Tensor, Tensor]], lea
     model.train()
     for step, (inputs, targets) in enumerate(local_batches):
         _, loss = model(inputs.to(device), targets.to(device))
-        local = _finite(loss.item(), f"at step {step}")
         optimizer.zero_grad()
         loss.backward()
         if after_backward is not None:
             after_backward(model)
+        # Read now: a number that the host asks for waits for all that the GPU was given, and backward would begin late.
+        local = _finite(loss.item(), f"at step {step}")
         optimizer.step()
         yield local
 

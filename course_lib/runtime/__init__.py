@@ -12,6 +12,7 @@
     ranks/          where ranks come from and how a launch goes: the life of a call is told there
     team/           ranks that stay: start_ranks, and the cell magic %%ranks
     hosts.py        two hosts on one machine, joined by a cable that may be slow
+    beside.py       the host's memory beside a GPU's: pinned blocks, copies while it computes
     instruments/    bytes, memory and time, measured inside a rank
     tensors.py      the tensors in anything
     torch_private.py  what torch keeps to itself and the course uses: all of it is here

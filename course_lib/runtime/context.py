@@ -49,6 +49,11 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def count_ranks_here() -> int:
+    """The ranks on this host, this one among them."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 def device() -> "torch.device":
     """The device of the calling rank, a torch.device.
 

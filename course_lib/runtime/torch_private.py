@@ -26,11 +26,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 
 __all__ = [
     "abort_groups", "after_backend_select", "Backend", "BACKEND_SELECT", "backward_number", "COMPOSITE",
-    "ControlCollectives", "current_dispatch_mode", "DeviceContext", "dispatch_key", "flight_recorder_trace",
-    "function_modes", "list_groups", "list_operators", "name_new_groups", "OpOverload", "refuse_new_groups",
-    "replace_attribute", "replace_kernels", "saved_tensor_hooks_through", "set_default_timeout", "TorchDispatchMode",
-    "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends",
-    "will_run", "without_dispatch", "wrap_batches",
+    "ControlCollectives", "count_users", "current_dispatch_mode", "DeviceContext", "dispatch_key",
+    "flight_recorder_trace", "foreach_multiply", "foreach_norm", "function_modes", "list_groups", "list_operators",
+    "name_new_groups", "OpOverload", "refuse_new_groups", "replace_attribute", "replace_kernels",
+    "saved_tensor_hooks_through", "set_default_timeout", "TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map",
+    "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends", "will_run", "without_dispatch",
+    "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
@@ -85,6 +86,15 @@ def when_backward_ends(then: Callable[[], None]) -> None:
 backward_number = torch._C._current_graph_task_id
 without_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees the operators
 dispatch_key = torch._C._dispatch_key_for_device  # what torch.library calls the kernels of a kind of device
+
+
+# One kernel for all tensors of a list, where they have one dtype and lie on one GPU.
+foreach_norm, foreach_multiply = torch._foreach_norm, torch._foreach_mul_
+
+
+def count_users(tensor: torch.Tensor) -> int:
+    """How many tensors, `tensor` among them, have its memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) - 1  # besides the storage that is asked
 
 
 def will_run(node: Any) -> bool:

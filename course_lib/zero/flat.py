@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from course_lib.costs.sharding import shard_size
 from course_lib.groups.exchange import require_same
-from course_lib.groups.gradients import GradientBucket, cut_tensors, is_missing, require_cap, unpack
+from course_lib.groups.gradients import GradientBucket, cut_tensors, find_missing, require_cap, unpack
 from course_lib.groups.membership import Member, describe
+from course_lib.runtime.beside import HostBlocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +41,11 @@ class FlatBucket(GradientBucket):
     `gradient` (n S,) fills while backward runs; `block_gradient` (S,) is the average of this rank's block of it.
     """
 
-    def __init__(self, index: int, parameters: list[nn.Parameter], me: Member, offload: bool) -> None:
+    def __init__(self, index: int, parameters: list[nn.Parameter], me: Member, offload: bool,
+                 gradient_dtype: torch.dtype | None) -> None:
         self.index, self.me, self.offload = index, me, offload
         self.S = shard_size(sum(parameter.numel() for parameter in parameters), me.n)
-        super().__init__(parameters, me.n * self.S)
+        super().__init__(parameters, me.n * self.S, gradient_dtype)
         like = parameters[0]
         self.dtype, self.device = like.dtype, like.device
         self.step_dtype = torch.promote_types(like.dtype, torch.float32)
@@ -52,6 +54,7 @@ class FlatBucket(GradientBucket):
             view.copy_(parameter.detach())
             parameter.data = view
         self.block = self.block_of(self.flat)  # (S,)
+        self.on_host = HostBlocks(self.device) if offload else None
         self.master: Tensor | None = None
         if offload or self.dtype != self.step_dtype:
             self.master = self.new_block().copy_(self.block)
@@ -68,10 +71,10 @@ class FlatBucket(GradientBucket):
         return flat.chunk(self.me.n)[self.me.r]
 
     def new_block(self) -> Tensor:
-        """(S,) where, and in the dtype in which, the optimiser steps."""
-        if self.offload:
-            return host_tensor(self.S, self.step_dtype, self.device)
-        return torch.zeros(self.S, dtype=self.step_dtype, device=self.device)
+        """(S,) where, and in the dtype in which, the optimiser steps; it holds anything."""
+        if self.on_host is not None:
+            return self.on_host.take(self.S, self.step_dtype)
+        return torch.empty(self.S, dtype=self.step_dtype, device=self.device)
 
     def make_pieces(self) -> list[FlatPiece]:
         steps_on, begin = self.block if self.master is None else self.master, self.me.r * self.S
@@ -86,16 +89,20 @@ class FlatBucket(GradientBucket):
 
     # Reduce: gradients
 
-    def add_gradient(self, average: Tensor) -> None:
-        """Add to this block's gradient. Each piece gets its part, and none if no rank ever had one for it."""
+    def add_gradient(self, average: Tensor, without: set[nn.Parameter]) -> None:
+        """Add to this block's gradient. Each piece gets its part, and none if no rank ever had one for it.
+
+        without: the parameters for which this rank had none: to look at the part of others would hold up a GPU.
+        """
         if self.block_gradient is None:
             self.block_gradient = average
         else:
             self.block_gradient += average
-        for piece in self.pieces:
-            part = self.block_gradient[piece.start:piece.stop]
-            without = piece.parameter in self.without  # asked first: to look at the part holds up a GPU
-            piece.owned.grad = None if without and is_missing(part) else part
+        parts = [self.block_gradient[piece.start:piece.stop] for piece in self.pieces]
+        asked = [place for place, piece in enumerate(self.pieces) if piece.parameter in without]
+        missing = {asked[place] for place in find_missing([parts[place] for place in asked])}
+        for place, piece in enumerate(self.pieces):
+            piece.owned.grad = None if place in missing else parts[place]
 
     def forget_gradients(self) -> None:
         """The memory of the gradients, and of the averages of this rank's block, is free."""
@@ -119,20 +126,11 @@ class FlatBucket(GradientBucket):
         self.versions = {parameter: parameter._version for parameter in self.parameters}
 
 
-def host_tensor(num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros in the host's memory, to exchange with `device`, which has no room for them.
-
-    Beside a GPU they are pinned: the system may not move or swap such pages, so that the copy engine reads them on its
-    own, while kernels run. On the CPU the host's memory is all there is; the code is the same, and bytes are counted
-    apart.
-    """
-    return torch.zeros(num_elements, dtype=dtype, device="cpu", pin_memory=device.type != "cpu")
-
-
-def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, me: Member, offload: bool) -> list[FlatBucket]:
+def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float, me: Member, offload: bool,
+                 gradient_dtype: torch.dtype | None) -> list[FlatBucket]:
     """In reverse, as backward finds them; of one dtype and device, at most `cap_bytes` unless one alone has more."""
     messages = cut_tensors(parameters[::-1], cap_bytes)
-    return [FlatBucket(index, content, me, offload) for index, content in enumerate(messages)]
+    return [FlatBucket(index, content, me, offload, gradient_dtype) for index, content in enumerate(messages)]
 
 
 def require_stage(stage: Any, bucket_cap_mb: Any) -> None:
@@ -186,12 +184,14 @@ def require_trainable(everything: Sequence[nn.Parameter], trained: Sequence[nn.P
             raise ValueError("a parameter is the result of a computation: expected leaves, module.parameters() say")
 
 
-def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float, me: Member) -> None:
+def require_same_groups(param_groups: list[dict[str, Any]], bucket_cap_mb: float, reduce_dtype: torch.dtype | None,
+                        me: Member) -> None:
     """ValueError, on all ranks, unless all were given the same parameters in the same groups."""
     grouped = [(parameter, index) for index, options in enumerate(param_groups) for parameter in options["params"]]
     lines = [f"number {number} {describe(parameter, parameter.device.type)}, requires_grad={parameter.requires_grad}, "
              f"group {index}" for number, (parameter, index) in enumerate(grouped)]
-    require_same([*lines, f"bucket_cap_mb={bucket_cap_mb}"], me, "parameters", "the same ones, options included,")
+    lines += [f"bucket_cap_mb={bucket_cap_mb}", f"reduce_dtype={reduce_dtype}"]
+    require_same(lines, me, "parameters", "the same ones, options included,")
 
 
 def require_no_average(buckets: Sequence[FlatBucket]) -> None:

@@ -19,12 +19,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.exchange import require_same_module
-from course_lib.groups.gradients import average_gradients, broadcast, clip_total_norm
+from course_lib.groups.gradients import average_gradients, broadcast, clip_total_norm, require_reduce_dtype
 from course_lib.groups.membership import Member, is_whole, member, require_kind
+from course_lib.runtime.beside import CopiesToHost
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import backward_number, tree_map, when_backward_ends
 from course_lib.zero import consolidate
-from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, cut_into_units
+from course_lib.zero.units import ShardedParameter, Unit, UnitPhase, add_arrived, cut_into_units
 
 ShouldShard = Callable[[str, nn.Module], bool]
 
@@ -45,8 +46,11 @@ class FullyShardedDataParallel(nn.Module):
     compute_dtype: what parameters and floating-point inputs are while they compute, and gradients when they are sent;
     the shards, which the optimiser steps on, keep their dtype. reshard_after_forward=False keeps a unit from forward to
     backward: a third less is sent. prefetch: units gathered ahead. offload: shards live on the host, and so does what
-    an optimiser keeps about them. groups: {name of a unit: the ranks that hold the same numbers of it}, where these are
-    not those of `group`, as of experts: they share this unit.
+    an optimiser keeps about them; on a GPU they come and gradients leave through pinned memory that is made once, on a
+    stream of its own. reduce_dtype: what gradients are sent and added in, each sum rounded to it. None: sent in
+    compute_dtype, and added in the shards' dtype over gloo, in compute_dtype between GPUs; torch.float32 makes both the
+    same, as in fully_shard's MixedPrecisionPolicy. groups: {name of a unit: the ranks that hold the same numbers of
+    it}, where these are not those of `group`, as of experts: they share this unit.
 
     Every rank calls forward and backward as often as the others, and its units in the same order.
     """
@@ -54,9 +58,10 @@ class FullyShardedDataParallel(nn.Module):
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None,
                  should_shard: ShouldShard | None = None, compute_dtype: torch.dtype | None = None,
                  reshard_after_forward: bool = True, prefetch: int = 1, offload: bool = False,
-                 groups: Mapping[str, Member] | None = None) -> None:
+                 groups: Mapping[str, Member] | None = None, reduce_dtype: torch.dtype | None = None) -> None:
         super().__init__()
         require_shardable(module, should_shard, compute_dtype, prefetch)
+        require_reduce_dtype(reduce_dtype)
         self.module, self.member = module, member(group)
         self.compute_dtype, self.reshard_after_forward, self.prefetch = compute_dtype, reshard_after_forward, prefetch
         require_same_module(module, self.member)
@@ -65,8 +70,9 @@ class FullyShardedDataParallel(nn.Module):
             broadcast(module.get_submodule(name).parameters(), others)
         elsewhere = {parameter for name in self.groups for parameter in module.get_submodule(name).parameters()}
         broadcast([*(p for p in module.parameters() if p not in elsewhere), *module.buffers()], self.member)
+        self.reduce_dtype, self.copies = reduce_dtype, CopiesToHost()
         self.units, self.replicated = cut_into_units(module, should_shard, self.member, compute_dtype, offload,
-                                                     self.groups)
+                                                     self.groups, reduce_dtype, self.copies)
         self.forward_order: list[Unit] = list(self.units)  # a guess until a forward pass has shown it
         self.entered: list[Unit] = []  # by the forward pass that runs, or has run; and in the order of leaving them,
         self.left: list[Unit] = []  # in which backward enters them again, from the end
@@ -191,7 +197,9 @@ class FullyShardedDataParallel(nn.Module):
             unit.finish_reduce()
             if unit.phase is not UnitPhase.FREE:
                 unit.free()
-        average_gradients(self.replicated, self.member, cap_bytes=math.inf)  # small ones, norms say: in one message
+        # small ones, norms say: in one message
+        average_gradients(self.replicated, self.member, cap_bytes=math.inf, reduce_dtype=self.reduce_dtype)
+        add_arrived(self.copies, everything=True)
         self.in_backward = False
 
     # Ahead

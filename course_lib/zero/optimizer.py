@@ -26,9 +26,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import broadcast, clip_total_norm, require_dense, require_first, when_complete
+from course_lib.groups.gradients import (
+    broadcast,
+    clip_total_norm,
+    require_dense,
+    require_first,
+    require_reduce_dtype,
+    when_complete,
+)
 from course_lib.groups.membership import Member, member
 from course_lib.runtime import device
+from course_lib.runtime.beside import CopiesToHost, Copy, cores_of_host, start_copy
 from course_lib.runtime.torch_private import when_backward_ends
 from course_lib.zero import flat
 from course_lib.zero.consolidate import MASTER, gather_state, load_state, options_of
@@ -40,7 +48,15 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     Like `optimizer_class(params, **defaults)` in a program that averages gradients over the ranks, which this does
     itself: no DistributedDataParallel around the module. Rank 0's parameters are broadcast now. Parameters of 16 bits
-    get 32-bit master copies, of which a rank has its share, and `offload=True` keeps masters and state on the host.
+    get 32-bit master copies, of which a rank has its share.
+
+    offload=True keeps masters, averaged gradients and state on the host, which steps with its cores. On a GPU they are
+    copied through pinned memory that is made once, on a stream of its own: gradients beside the rest of backward, and
+    the weights of a bucket while those of the bucket before are gathered. Nothing hides the step itself.
+
+    reduce_dtype: what gradients are sent and added in, each sum rounded to it. None: sent in their own dtype, in stage
+    2 one backward pass after the other; sums of 16 bits are made in 32 over gloo, and in 16 between GPUs. torch.float32
+    makes both the same, for four bytes a number. In stage 1 passes add up in .grad, in the parameter's dtype.
 
     Every rank takes every step. Stage 1 sends gradients once a step, however many backward passes it took; stage 2 in
     each. .grad is this rank's own in stage 1 until step() or clip_grad_norm_(), and None in stage 2. Begin a step with
@@ -49,8 +65,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable, optimizer_class: type[torch.optim.Optimizer], stage: int = 1,
                  group: dist.ProcessGroup | None = None, offload: bool = False, *, bucket_cap_mb: float = 25,
-                 **defaults: Any) -> None:
+                 reduce_dtype: torch.dtype | None = None, **defaults: Any) -> None:
         flat.require_stage(stage, bucket_cap_mb)
+        require_reduce_dtype(reduce_dtype)
         flat.require_element_wise(optimizer_class, defaults)
         self.member, self.offload, self.buckets = member(group), offload, []
         super().__init__(params, defaults)
@@ -58,13 +75,16 @@ class ZeroOptimizer(torch.optim.Optimizer):
         trained = [p for p in everything if p.requires_grad and p.numel()]
         self.frozen = [p for p in everything if p.numel() and not p.requires_grad]
         flat.require_trainable(everything, trained)
-        flat.require_same_groups(self.param_groups, bucket_cap_mb, self.member)
+        flat.require_same_groups(self.param_groups, bucket_cap_mb, reduce_dtype, self.member)
         broadcast(everything, self.member, bucket_cap_mb * 2**20)
-        self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload)
+        # In stage 1 a bucket's memory is .grad, of the parameter's dtype.
+        self.buckets = make_buckets(trained, bucket_cap_mb * 2**20, self.member, offload,
+                                    None if stage == 1 else reduce_dtype)
+        self.steps_for = self.buckets[0].device if offload else None  # whom the host stands in for
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
         self.pieces: dict[nn.Parameter, FlatPiece] = {p.parameter: p for b in self.buckets for p in b.pieces}
         self.inner = self._make_inner(optimizer_class, defaults)
-        self.stage = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member)
+        self.stage = (Stage1 if stage == 1 else Stage2)(self.buckets, self.member, reduce_dtype)
         when_complete(trained, self._gradient_is_there)
 
     def _make_inner(self, optimizer_class: type, defaults: dict) -> torch.optim.Optimizer:
@@ -118,14 +138,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
             inner_group.update(options_of(group))  # schedulers change ours
         for bucket in self.buckets:
             bucket.update_master()
-        self.inner.step()
+        with cores_of_host(self.steps_for):
+            self.inner.step()
 
     def _gather(self) -> None:
         """Phase 3: all blocks arrive in the buckets' memory, of which the model's parameters are views."""
+        # 32 bits are rounded before they are sent: half the bytes. What comes from the host comes beside the messages.
+        copies = [bucket.master is not None and start_copy(bucket.block, bucket.master) for bucket in self.buckets]
         waits = []
-        for bucket in self.buckets:  # all begin before one is waited for: what arrives has its memory already
-            if bucket.master is not None:
-                bucket.block.copy_(bucket.master)  # 32 bits are rounded before they are sent: half the bytes
+        # All begin before one is waited for: what arrives has its memory already.
+        for bucket, copy in zip(self.buckets, copies):
+            if copy:
+                copy.join()
             waits.append(start_all_gather(bucket.flat, self.member, bucket.index))
         for bucket, wait in zip(self.buckets, waits):
             wait()
@@ -181,9 +205,10 @@ class Stage:
     `closed`: the gradients are final, a step may use them, and nothing may be added to them.
     """
 
-    def __init__(self, buckets: Sequence[FlatBucket], me: Member) -> None:
-        self.buckets, self.me, self.closed = buckets, me, False
-        self.under_way: tuple[FlatBucket, Callable[[Tensor], None]] | None = None
+    def __init__(self, buckets: Sequence[FlatBucket], me: Member, reduce_dtype: torch.dtype | None) -> None:
+        self.buckets, self.me, self.reduce_dtype, self.closed = buckets, me, reduce_dtype, False
+        self.under_way: tuple[FlatBucket, Callable[[Tensor], Copy | None]] | None = None
+        self.copies = CopiesToHost()
 
     def forget_used(self) -> None:
         """A gradient has come: those that a step has used go. ValueError where the reader would add to them."""
@@ -197,12 +222,14 @@ class Stage:
 
     def forget(self) -> None:
         """The memory of all gradients is free."""
+        self._add_arrived(everything=True)  # before their memory is another's
         for bucket in self.buckets:
             bucket.forget_gradients()
         self.closed = False
 
     def _send(self, bucket: FlatBucket) -> None:
-        wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index)  # (n S,) of each rank -> (S,) on the owner
+        # (n S,) of each rank -> (S,) on the owner
+        wait = start_reduce_scatter(bucket.gradient, self.me, bucket.index, reduce_dtype=self.reduce_dtype)
         # The bucket before had the time until now. Two are under way at most: each needs memory for what arrives.
         self._finish_last()
         self.under_way = bucket, wait
@@ -211,6 +238,15 @@ class Stage:
         if self.under_way is not None:
             self._keep_block(*self.under_way)
             self.under_way = None
+
+    def _keep(self, bucket: FlatBucket, average: Tensor, copy: Copy | None) -> None:
+        """Add `average` (S,) to the bucket's gradient, as soon as its copy to the host is there."""
+        self.copies.add(copy, (bucket, average, bucket.without))
+        self._add_arrived()
+
+    def _add_arrived(self, everything: bool = False) -> None:
+        for bucket, average, without in self.copies.arrived(everything):
+            bucket.add_gradient(average, without)
 
 
 class Stage1(Stage):
@@ -235,13 +271,13 @@ class Stage1(Stage):
             bucket.mark_missing()
             self._send(bucket)
         self._finish_last()
+        self._add_arrived(everything=True)
         self.close()
 
-    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
+    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], Copy | None]) -> None:
         own = bucket.block_of(bucket.gradient)  # (S,), whose memory will do unless a master copy steps
         average = own if bucket.master is None else bucket.new_block()
-        wait(average)
-        bucket.add_gradient(average)
+        self._keep(bucket, average, wait(average))
 
 
 class Stage2(Stage):
@@ -267,11 +303,11 @@ class Stage2(Stage):
         self.num_sent += 1
         self._send(self.buckets[self.num_sent - 1])
 
-    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], None]) -> None:
+    def _keep_block(self, bucket: FlatBucket, wait: Callable[[Tensor], Copy | None]) -> None:
         average = bucket.new_block()  # (S,)
-        wait(average)
+        copy = wait(average)  # with offload it goes on to the host
         bucket.free()  # (n S,): the other blocks are others'
-        bucket.add_gradient(average)  # to what earlier passes of this step have left
+        self._keep(bucket, average, copy)  # added to what earlier passes of this step have left
 
     @torch.no_grad()
     def _reduce_rest(self) -> None:
@@ -286,8 +322,10 @@ class Stage2(Stage):
         """Backward has done it. A rank whose loss reached no parameter had none, and takes part here."""
         flat.require_in_step(self.in_backward)
         flat.require_no_gradient_by_hand(self.buckets)
+        self._add_arrived(everything=True)
         if any(bucket.block_gradient is None for bucket in self.buckets):
             self._reduce_rest()
+            self._add_arrived(everything=True)
 
     def forget(self) -> None:
         """The memory of all gradients is free."""

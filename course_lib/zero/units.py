@@ -10,9 +10,13 @@ memory: costs.sharding counts the peak of each stage from it.
 Parameter i exists twice. `sharded` (S_i,) is this rank's part, which the optimiser steps on; it lives as long as the
 model. `whole` has the parameter's own shape and computes. Autograd saves views of it (`weight.t()`), so to free it we
 free the storage that all of them share, and to gather it again we fill the same storage: the views are right again.
+
+What arrives lies rank by rank and is copied parameter by parameter: for that moment a unit is there twice, as in
+torch's fully_shard. Only a message for each parameter would spare it. step_peak counts it.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
@@ -22,11 +26,11 @@ from torch import Tensor, nn
 
 from course_lib.costs.sharding import BACKWARD, FORWARD, GRADIENT, LEFT, Event, Watched, shard_size
 from course_lib.groups.exchange import start_all_gather, start_reduce_scatter
-from course_lib.groups.gradients import is_missing, mark_missing, remember_replacement, write_gradient
+from course_lib.groups.gradients import find_missing, mark_missing, remember_replacement, write_gradient
 from course_lib.groups.membership import Member
 from course_lib.runtime import record_memory
+from course_lib.runtime.beside import CopiesToHost, Copy, HostBlocks, start_copy
 from course_lib.runtime.tensors import tensors_in
-from course_lib.zero.flat import host_tensor
 
 Home = tuple[nn.Module, str]  # where a parameter is registered; a tied one has several
 
@@ -56,8 +60,8 @@ class Shards:
     """
 
     def __init__(self, parameters: dict[nn.Parameter, list[Home]], me: Member, compute_dtype: torch.dtype | None,
-                 offload: bool, tag: int) -> None:
-        self.me, self.tag, self.offload = me, tag, offload
+                 offload: bool, tag: int, reduce_dtype: torch.dtype | None, copies: CopiesToHost) -> None:
+        self.me, self.tag, self.copies = me, tag, copies
         ordered = sorted(parameters, key=lambda parameter: not parameter.requires_grad)  # stable
         sizes = [shard_size(p.numel(), me.n) for p in ordered]
         self.S = sum(sizes)
@@ -65,13 +69,20 @@ class Shards:
         like = ordered[0]
         self.device, self.dtype = like.device, like.dtype
         self.compute_dtype = compute_dtype if compute_dtype and self.dtype.is_floating_point else self.dtype
-        self.own = (host_tensor(self.S, self.dtype, self.device) if offload else
-                    torch.zeros(self.S, dtype=self.dtype, device=self.device))  # (S,)
+        self.reduce_dtype = reduce_dtype if self.dtype.is_floating_point else None
+        self.on_host = HostBlocks(self.device) if offload else None
+        self.own = self.new_numbers(self.S).zero_()  # (S,)
         self.parameters = [self.shard(p, parameters[p], size, offset) for p, size, offset in
                            zip(ordered, sizes, accumulate(sizes, initial=0))]
         self.arriving: tuple[Tensor, Callable[[], None]] | None = None  # an all-gather under way
-        self.leaving: tuple[Tensor, Callable[[Tensor], None]] | None = None  # a reduce-scatter under way
+        self.leaving: tuple[Tensor, Callable[[Tensor], Copy | None]] | None = None  # a reduce-scatter under way
         self.without: set[ShardedParameter] = set()  # those of it that had no gradient on this rank
+
+    def new_numbers(self, num_elements: int) -> Tensor:
+        """Where the shards live, and in their dtype; they hold anything."""
+        if self.on_host is not None:
+            return self.on_host.take(num_elements, self.dtype)
+        return torch.empty(num_elements, dtype=self.dtype, device=self.device)
 
     def shard(self, original: nn.Parameter, homes: list[Home], S: int, offset: int) -> ShardedParameter:
         """Copy this rank's S numbers of `original` to `own`, and register the shard instead of it."""
@@ -96,8 +107,18 @@ class Shards:
     def start_gather(self) -> None:
         """Send this rank's S numbers, and begin to receive everybody's, (n S,)."""
         flat = torch.empty(self.me.n * self.S, dtype=self.compute_dtype, device=self.device)
-        flat.chunk(self.me.n)[self.me.r].copy_(self.own)  # rounded to compute_dtype, and to the device from the host
-        self.arriving = flat, start_all_gather(flat, self.me, self.tag)
+        # Rounded to compute_dtype, and from the host to the device: then the message goes behind the copy, and what
+        # computes waits for neither of them yet.
+        copy = start_copy(flat.chunk(self.me.n)[self.me.r], self.own)
+        with copy or nullcontext():
+            wait = start_all_gather(flat, self.me, self.tag)
+
+        def finish() -> None:
+            wait()
+            if copy is not None:
+                copy.join()
+
+        self.arriving = flat, finish
 
     def finish_gather(self) -> None:
         """Wait for everybody's numbers, and put each parameter's together in the memory behind `whole`."""
@@ -122,7 +143,8 @@ class Shards:
         """Send the gradients of the whole parameters, and free each as soon as it is in the message."""
         if not self.S_trained:
             return
-        flat = torch.empty(self.me.n * self.S_trained, dtype=self.compute_dtype, device=self.device)
+        flat = torch.empty(self.me.n * self.S_trained, dtype=self.reduce_dtype or self.compute_dtype,
+                           device=self.device)
         by_rank = flat.view(self.me.n, self.S_trained)
         self.without = {p for p in self.trained if p.whole.grad is None}
         # Rank j's part of every gradient has to lie in block j, so the gradients are cut and laid out in columns.
@@ -130,22 +152,33 @@ class Shards:
             lay_out(p.whole.grad, by_rank[:, p.offset:p.offset + p.S])
             p.whole.grad = None
         # One block ahead: memory for all others' blocks would be another whole unit's.
-        self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1, blocks_ahead=1)
+        self.leaving = flat, start_reduce_scatter(flat, self.me, self.tag + 1, 1, self.reduce_dtype)
 
     def finish_reduce(self) -> None:
-        """Add the average to the shards' gradients, in the dtype of the shards."""
+        """Add the average to the shards' gradients, in the dtype of the shards, or let it go on to the host."""
         if self.leaving is None:
             return
         wait, self.leaving = self.leaving[1], None
-        average = (host_tensor(self.S_trained, self.dtype, self.device) if self.offload else
-                   torch.empty_like(self.own[:self.S_trained]))  # (S,) or less
-        wait(average)
-        for p in self.trained:
-            part = average[p.offset:p.offset + p.S]
+        average = self.new_numbers(self.S_trained)  # (S,) or less
+        self.copies.add(wait(average), (self, average, self.without))
+        add_arrived(self.copies)
+
+    def add_average(self, average: Tensor, without: set[ShardedParameter]) -> None:
+        parts = {p: average[p.offset:p.offset + p.S] for p in self.trained}
+        # To look at a part holds up a GPU: only those that nobody may have had.
+        asked = [p for p in self.trained if p in without and p.sharded.grad is None]
+        missing = {asked[place] for place in find_missing([parts[p] for p in asked])}
+        for p, part in parts.items():
             if p.sharded.grad is not None:  # of an earlier micro-batch
                 p.sharded.grad += part
-            elif p not in self.without or not is_missing(part):  # to look at the part holds up a GPU
+            elif p not in missing:
                 p.sharded.grad = part
+
+
+def add_arrived(copies: CopiesToHost, everything: bool = False) -> None:
+    """Add the averages that are there to the gradients of their shards; `everything`: wait for all."""
+    for shards, average, without in copies.arrived(everything):
+        shards.add_average(average, without)
 
 
 def lay_out(gradient: Tensor | None, rows: Tensor) -> None:
@@ -238,8 +271,8 @@ class Unit:
 # Which parameters make a unit
 
 def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], bool] | None, me: Member,
-                   compute_dtype: torch.dtype | None, offload: bool, groups: Mapping[str, Member]
-                   ) -> tuple[list[Unit], list[nn.Parameter]]:
+                   compute_dtype: torch.dtype | None, offload: bool, groups: Mapping[str, Member],
+                   reduce_dtype: torch.dtype | None, copies: CopiesToHost) -> tuple[list[Unit], list[nn.Parameter]]:
     """The units in the order of registration, outer ones first, and the parameters that lie in none of them."""
     chosen = blocks_and_the_whole(module) if should_shard is None else {
         name for name, submodule in module.named_modules() if should_shard(name, submodule)}
@@ -256,7 +289,7 @@ def cut_into_units(module: nn.Module, should_shard: Callable[[str, nn.Module], b
         shards = []
         for kind in dict.fromkeys((p.dtype, p.device) for p in members[name]):
             of_kind = {p: where for p, where in members[name].items() if (p.dtype, p.device) == kind}
-            shards.append(Shards(of_kind, groups.get(name, me), compute_dtype, offload, tag))
+            shards.append(Shards(of_kind, groups.get(name, me), compute_dtype, offload, tag, reduce_dtype, copies))
             tag += 2
         units.append(Unit(name, module.get_submodule(name), shards))
     return units, rest

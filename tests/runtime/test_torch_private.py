@@ -18,6 +18,8 @@ NAMES = {
     "torch._C.DispatchKey.CompositeImplicitAutograd": "record_memory, which follows views",
     "torch._C._dispatch_key_for_device": "staging, which puts its own kernels under c10d's operators",
     "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
+    "torch._C._storage_Use_Count": "offload, which uses pinned memory again",
+    "torch._foreach_norm": "clipping", "torch._foreach_mul_": "clipping",
     "torch._ops.OpOverload": "the recorders, which look at operators",
     "torch.distributed.distributed_c10d._hash_ranks_to_str": "make_group, whose groups need not be made by all ranks",
     "torch.distributed.distributed_c10d.default_pg_timeout": "every group that the reader makes: how long it waits",

@@ -4,7 +4,7 @@ Each trial is what a cell would do: models and rows lie on the rank's own device
 CPU's numbers are right, the chapters' own tests say.
 """
 
-from tests.pretend.trials import collectives, data, models
+from tests.pretend.trials import collectives, data, models, sums
 from tests.pretend.trials.register import TRIALS, run
 
-__all__ = ["TRIALS", "collectives", "data", "models", "run"]
+__all__ = ["TRIALS", "collectives", "data", "models", "run", "sums"]
