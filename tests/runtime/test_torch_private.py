@@ -17,6 +17,9 @@ NAMES = {
     "torch._C._autograd._push_saved_tensors_default_hooks": "record_memory, which sees what the reader's hooks save",
     "torch._C.DispatchKey.CompositeImplicitAutograd": "record_memory, which follows views",
     "torch._C._dispatch_key_for_device": "staging, which puts its own kernels under c10d's operators",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "ring attention, which asks a device for its fused kernel",
+    **dict.fromkeys([f"torch.ops.aten._scaled_dot_product_{name}{way}" for way in ("", "_backward") for name in (
+        "flash_attention", "efficient_attention", "flash_attention_for_cpu")], "ring attention, a block at a time"),
     "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
     "torch._ops.OpOverload": "the recorders, which look at operators",
     "torch.distributed.distributed_c10d._hash_ranks_to_str": "make_group, whose groups need not be made by all ranks",
