@@ -46,18 +46,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
     causal: query i reads keys 0 to i, and S = T.
     """
-    (B, _, T, d), K = q.shape, k.shape[1]
-    q_, k_, v_ = fold(K, q, k, v)
+    B, _, T, d = q.shape
+    heads = fold(k, q, k, v)
     asked = {"is_causal": causal, "scale": d**-0.5}
-    kernel = attention_kernel(q_, k_, v_, causal)
+    kernel = attention_kernel(*heads, causal)
     if kernel == "flash":
-        out, lse, *_ = flash_attention(q_, k_, v_, **asked)
+        out, lse, *_ = flash_attention(*heads, **asked)
     elif kernel == "efficient":
-        out, lse, *_ = efficient_attention(q_, k_, v_, None, True, **asked)
+        out, lse, *_ = efficient_attention(*heads, None, True, **asked)
     else:
-        out, lse = host_attention(q_.cpu(), k_.cpu(), v_.cpu(), **asked)
+        out, lse = (x.to(q.device) for x in host_attention(*(x.cpu() for x in heads), **asked))
     # The efficient kernel fills lse up to a multiple of 32 queries.
-    return tuple(x.to(q.device).unflatten(0, (B, K)).flatten(1, 2) for x in (out[..., :d], lse[..., :T, None]))
+    return unfold(out[..., :d], B), unfold(lse[..., :T, None], B)
 
 
 def attend_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
@@ -66,38 +66,44 @@ def attend_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
 
     out (B, H, T, d), lse (B, H, T, 1): of all keys of the row, of which k may be a part.
     """
-    (B, _, T, d), K = q.shape, k.shape[1]
-    d_out, out, q_, k_, v_ = fold(K, d_out, out, q, k, v)
-    lse = lse.squeeze(-1).unflatten(1, (K, -1)).flatten(0, 1)  # (B K, G, T)
-    asked: dict[str, Any] = {"scale": d**-0.5}
-    kernel = attention_kernel(q_, k_, v_, causal)
+    (B, _, T, d), (_, K, S, _) = q.shape, k.shape
+    d_out, *heads, out, lse = fold(k, d_out, q, k, v, out, lse)
+    lse = lse[..., 0]  # (B K, G, T)
+    kernel = attention_kernel(*heads, causal)
     drawn = torch.empty(2, dtype=torch.int64, device=q.device)  # the state of a generator that drops nothing
     if kernel == "flash":
-        found = flash_attention_backward(
-            d_out, q_, k_, v_, out, lse, None, None, T, k.shape[2], 0.0, causal, drawn, drawn, **asked)
+        found = flash_attention_backward(d_out, *heads, out, lse, None, None, T, S, 0.0, causal, drawn, drawn,
+                                         scale=d**-0.5)
     elif kernel == "efficient":
         # It reads `out` as (B, T, H, d) in one piece, and lse up to a multiple of 32: of infinity the weight is 0.
         out = out.transpose(1, 2).contiguous().transpose(1, 2)
-        lse = pad(lse, (0, -T % 32), value=float("inf"))
-        found = efficient_attention_backward(
-            d_out, q_, k_, v_, None, out, lse, drawn, drawn, 0.0, [True, True, True, False], causal, **asked)
+        lse = pad(lse, (0, -T % 32), value=torch.inf)
+        found = efficient_attention_backward(d_out, *heads, None, out, lse, drawn, drawn, 0.0,
+                                             [True, True, True, False], causal, scale=d**-0.5)[:3]
     else:
-        there = (x.cpu() for x in (d_out, q_, k_, v_, out, lse))
-        found = host_attention_backward(*there, 0.0, causal, **asked)
-    dq, dk, dv = (x[..., :d].to(q.device) for x in found[:3])  # (B K, G, T or S, d)
-    shared = (x.sum(1, dtype=accumulation(x.dtype)).unflatten(0, (B, K)) for x in (dk, dv))
-    return dq.unflatten(0, (B, K)).flatten(1, 2), *shared
+        there = (x.cpu() for x in (d_out, *heads, out, lse))
+        found = (x.to(q.device) for x in host_attention_backward(*there, 0.0, causal, scale=d**-0.5))
+    dq, dk, dv = (unfold(x[..., :d], B) for x in found)  # (B, H, T or S, d)
+    if dk.shape != k.shape:
+        dk, dv = (x.unflatten(1, (K, -1)).sum(2, dtype=accumulation(x.dtype)) for x in (dk, dv))
+    return dq, dk, dv
 
 
-def fold(num_key_heads: int, *tensors: Tensor) -> list[Tensor]:
-    """(B, H or K, t, d) -> (B K, G, t, d) each, d filled up for a GPU's kernels to a multiple of 8.
+def fold(k: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """(B, H or K, t, d) -> (B K, G, t, d) each, or (B, H, t, d) where G = 1. For GPUs d becomes a multiple of 8.
 
     The G heads that share a key head stand side by side, and read the same memory: keys are not copied.
     """
-    G = tensors[0].shape[1] // num_key_heads
-    missing = -tensors[0].shape[-1] % 8 if has_flash_attention(tensors[0].device) else 0
-    filled = (pad(x, (0, missing)) if missing else x for x in tensors)
-    return [x.unflatten(1, (num_key_heads, -1)).flatten(0, 1).expand(-1, G, -1, -1) for x in filled]
+    K, d = k.shape[1], k.shape[-1]
+    G = tensors[0].shape[1] // K
+    if has_flash_attention(k.device) and d % 8:
+        tensors = tuple(pad(x, (0, -d % 8)) if x.shape[-1] == d else x for x in tensors)
+    return [x.unflatten(1, (K, -1)).flatten(0, 1).expand(-1, G, -1, -1) if G > 1 else x for x in tensors]
+
+
+def unfold(x: Tensor, batch: int) -> Tensor:
+    """(B K, G, t, d) -> (B, H, t, d)."""
+    return x if len(x) == batch else x.unflatten(0, (batch, -1)).flatten(1, 2)
 
 
 def count_flops(q: torch.Size, k: torch.Size, *_: Any, is_causal: bool, **__: Any) -> int:

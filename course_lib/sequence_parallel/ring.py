@@ -63,7 +63,8 @@ class RingAttention(torch.autograd.Function):
         for block in circulate(k, v, positions, causal, me):
             softmax.add(block)
         out, lse = softmax.result()  # (B, H, T/R, d), (B, H, T/R, 1)
-        out = out.to(q.dtype)
+        # As kernels lay it out, (B, T/R, H, d): heads become one row of a model's numbers again without a copy.
+        out = out.transpose(1, 2).to(q.dtype).contiguous().transpose(1, 2)
         # Nothing of any block: with lse, each block's weights can be made again without the other blocks.
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.positions, ctx.causal, ctx.me = positions, causal, me
@@ -92,8 +93,9 @@ class RingAttention(torch.autograd.Function):
 
 
 def to_kernel(x: Tensor) -> Tensor:
-    """`x` as kernels read it."""
-    return x.to(kernel_dtype(x)).contiguous()
+    """`x` as kernels read it: each head's numbers in one piece."""
+    x = x.to(kernel_dtype(x))
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def circulate(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool, me: Member) -> Iterator["KeyBlock"]:
