@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
-from course_lib.runtime.torch_private import DeviceContext, flash_attention, has_kernel
+from course_lib.runtime.torch_private import DeviceContext, flash_attention, grouped_mm, has_kernel
 
 BACKENDS = ("auto", "nccl", "gloo", "gloo-cuda")
 DEVICES = ("auto", "cpu")
@@ -113,6 +113,11 @@ def attention_kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
     if torch.backends.cuda.can_use_flash_attention(asked):
         return "flash"
     return "efficient" if torch.backends.cuda.can_use_efficient_attention(asked) else "host"
+
+
+def has_grouped_mm(x: torch.Tensor) -> bool:
+    """Whether one kernel of a GPU computes products like `x` (M, D) by several matrices, each on some of the rows."""
+    return x.device.type != "cpu" and x.dtype == torch.bfloat16 and has_kernel(grouped_mm.default, x.device)
 
 
 class _Own(DeviceContext):

@@ -27,8 +27,8 @@ __all__ = [
     "abort_groups", "after_backend_select", "Backend", "BACKEND_SELECT", "backward_number", "COMPOSITE",
     "ControlCollectives", "current_dispatch_mode", "DeviceContext", "dispatch_key", "efficient_attention",
     "efficient_attention_backward", "flash_attention", "flash_attention_backward", "flight_recorder_trace",
-    "function_modes", "has_kernel", "host_attention", "host_attention_backward", "list_groups", "list_operators",
-    "name_new_groups", "OpOverload", "refuse_new_groups", "replace_attribute", "replace_kernels",
+    "function_modes", "grouped_mm", "has_kernel", "host_attention", "host_attention_backward", "list_groups",
+    "list_operators", "name_new_groups", "OpOverload", "refuse_new_groups", "replace_attribute", "replace_kernels",
     "saved_tensor_hooks_through", "TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only",
     "tree_unflatten", "wait_tensor", "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
@@ -98,6 +98,7 @@ efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
 efficient_attention_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 host_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 host_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+grouped_mm = torch.ops.aten._grouped_mm  # torch.nn.functional's, which came in torch 2.10
 
 
 def will_run(node: Any) -> bool:

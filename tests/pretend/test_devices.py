@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import all_reduce as functional_a
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, random_split
 
-from course_lib import data_parallel, reference
+from course_lib import data_parallel, expert_parallel, reference
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
 from course_lib.runtime.ranks.pools import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
@@ -96,6 +96,52 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
         assert found == {"world": ["cpu", own], "sub-group": ["cpu", own], "of gloo": ["cpu", "cpu"],
                          "of nccl": [own, own]}
     assert on("gloo-cuda", wires) == [dict.fromkeys(("world", "sub-group"), ["cpu", "cpu"])] * 2
+
+
+class Waits(TorchDispatchMode):
+    """Operators that end only when the GPU has done all before them: a number, a size or a tensor goes to the host."""
+
+    SIZES = ("nonzero", "_local_scalar_dense", "masked_select", "bincount", "repeat_interleave", "unique", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        name, inside = func.overloadpacket.__name__, [each for each in args if isinstance(each, torch.Tensor)]
+        on_gpu = any(each.device.type != "cpu" for each in inside)
+        masks = [index for index in args[1] if index is not None and index.dtype == torch.bool] if name in (
+            "index", "index_put_") else []
+        copied = name in ("_to_copy", "copy_") and on_gpu and out.device.type == "cpu"
+        if copied or masks or on_gpu and name.startswith(self.SIZES):
+            self.seen.append(name)
+        return out
+
+
+@pytest.mark.parametrize("mode", ["nccl", "gloo-cuda"])
+def test_an_expert_layer_waits_for_the_gpu_once_however_its_rows_travel(mode):
+    def waits():
+        found, pairs = {}, expert_parallel.make_groups(2)
+        for name, options in {"plain": {}, "dropping": {"capacity_factor": 0.7}, "in chunks": {"num_chunks": 2},
+                              "dropping, in chunks": {"num_chunks": 2, "capacity_factor": 0.7},
+                              "two levels": {"nodes": pairs, "capacity_factor": 0.7}}.items():
+            layer = expert_parallel.MoELayer(8, 16, 4, num_shared=1, **options)
+            tokens = torch.randn(12, 8, requires_grad=True)
+            with Waits() as forward:
+                out = layer(tokens)
+            with Waits() as backward:
+                out.sum().backward()
+            # Over gloo the rows themselves go through the host's memory.
+            found[name] = (forward.seen, backward.seen) if dist.get_backend() != "gloo" else (
+                [wait for wait in forward.seen if not wait.endswith(("_to_copy", "copy_"))], [])
+        return found
+
+    one = (["_to_copy"], []) if mode == "nccl" else ([], [])
+    # One wait for each level: what arrives on the node says what goes on from there.
+    two = (["_to_copy"] * 2, []) if mode == "nccl" else ([], [])
+    for found in on(mode, waits):
+        assert found == {name: two if name == "two levels" else one for name in found}
 
 
 # Ranks that were not forked, and ranks that stay

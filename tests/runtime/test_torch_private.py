@@ -18,6 +18,7 @@ NAMES = {
     "torch._C.DispatchKey.CompositeImplicitAutograd": "record_memory, which follows views",
     "torch._C._dispatch_key_for_device": "staging, which puts its own kernels under c10d's operators",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "ring attention, which asks a device for its fused kernel",
+    "torch.ops.aten._grouped_mm": "MoELayer, whose experts are one product on a GPU",
     **dict.fromkeys([f"torch.ops.aten._scaled_dot_product_{name}{way}" for way in ("", "_backward") for name in (
         "flash_attention", "efficient_attention", "flash_attention_for_cpu")], "ring attention, a block at a time"),
     "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
