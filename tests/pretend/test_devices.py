@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import all_reduce as functional_a
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, random_split
 
-from course_lib import data_parallel, expert_parallel, reference
+from course_lib import checkpoint, data_parallel, expert_parallel, reference
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
 from course_lib.runtime.ranks.pools import WarmPool
 from tests.pretend.needed import built, on  # noqa: F401  built is a fixture
@@ -115,7 +115,7 @@ class Waits(TorchDispatchMode):
             "index", "index_put_") else []
         copied = name in ("_to_copy", "copy_") and on_gpu and out.device.type == "cpu"
         if copied or masks or on_gpu and name.startswith(self.SIZES):
-            self.seen.append(name)
+            self.seen.append(name + ", not waited for" * (len(args) == 3 and args[2] is True))  # non_blocking
         return out
 
 
@@ -142,6 +142,32 @@ def test_an_expert_layer_waits_for_the_gpu_once_however_its_rows_travel(mode):
     two = (["_to_copy"] * 2, []) if mode == "nccl" else ([], [])
     for found in on(mode, waits):
         assert found == {name: two if name == "two levels" else one for name in found}
+
+
+def test_a_checkpoint_in_the_background_has_the_numbers_of_the_call_and_the_host_does_not_wait_for_the_gpu(tmp_path):
+    def save():
+        model, folder = nn.Linear(64, 64), tmp_path / "run"
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer.state[model.weight]["exp_avg"].fill_(3)
+        with Waits() as waits:
+            checkpoint.save(folder, model, optimizer, background=True)
+        for tensor in (model.weight, *optimizer.state[model.weight].values()):
+            tensor.data.fill_(7)
+        checkpoint.finish()
+        there = checkpoint.read_state_dict(folder)
+        assert all(torch.equal(there[name], value.cpu()) for name, value in before.items())
+        other = nn.Linear(64, 64)
+        again = torch.optim.AdamW(other.parameters())
+        checkpoint.load(folder, other, again)
+        assert again.state[other.weight]["exp_avg"].eq(3).all()
+        return waits.seen
+
+    # Copies that are asked for, of two parameters and their averages
+    assert on("nccl", save, world_size=1) == [["copy_, not waited for"] * 6]
+    assert on("cpu", save, world_size=1) == [[]]
 
 
 # Ranks that were not forked, and ranks that stay
