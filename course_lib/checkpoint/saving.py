@@ -1,6 +1,7 @@
 """save: all ranks write what they hold, and then, at once, there is one more checkpoint.
 
-    copy      background only: what this rank holds, as it is now, on the host; the step then goes on
+    copy      background only: what this rank holds, as it is now, on the host; the step then goes on, and on a GPU
+              stands behind the copy, while the host does not
     plan      ranks that hold the same numbers write a share of them each               planners.py
     write     every rank a file of its own, into a hidden folder                        planners.py
     sum up    every rank the size and checksum of its file; place 0 makes the manifest
@@ -13,7 +14,7 @@ Source of the copy that lets the step go on: Mohan et al. 2021, "CheckFreq"; tor
 
 import secrets
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from course_lib.checkpoint.manifest import describe_file
 from course_lib.checkpoint.piece import Model, State, borrowed_names, pieces, random_pieces, tied_names
 from course_lib.groups.exchange import agree, fingerprint
 from course_lib.groups.membership import member
+from course_lib.runtime.tensors import copy_to_host
 
 T = TypeVar("T")
 
@@ -106,9 +108,14 @@ def continue_run(path: Path) -> Run:
 class Saving:
     """A checkpoint that is being written while the step goes on. `wait()` before the rank returns, on all ranks."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, copies: Sequence[Callable[[], None]], *arguments: Any) -> None:
+        def write_copies() -> Path:
+            for wait in copies:
+                wait()
+            return write(*arguments)
+
         thread = ThreadPoolExecutor(1, "checkpoint")
-        self._written = thread.submit(write, *arguments)
+        self._written = thread.submit(write_copies)
         thread.shutdown(wait=False)  # it ends when that is written
 
     def wait(self) -> Path:
@@ -144,7 +151,8 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     ranks.first(lambda: run.require_own(folder))  # now, and not by the thread that writes
     held = pieces(model, optimizer)
     # In the background the optimiser goes on to change these numbers, so the copy has to be made before save returns.
-    state = {**on_host(held, copy=background), **random_pieces(ranks.r, ranks.n)}
+    copies: list[Callable[[], None]] = []
+    state = {**on_host(held, copies if background else None), **random_pieces(ranks.r, ranks.n)}
     borrowed = borrowed_names(model)
     borrowed = {name for name in held if not borrowed.isdisjoint((name, name.rpartition(".")[0]))}
     everyones_tied, layout = zip(*ranks.everyones((tied_names(model), layout_of(held))))
@@ -152,7 +160,7 @@ def save(folder: str | Path, model: Model, optimizer: torch.optim.Optimizer | No
     manifest = {"step": step, "extra": dict(extra or {}), "options": options_of(optimizer), "tied": tied,
                 "layout": list(layout)}
     if background:
-        _under_way.append(Saving(beside(), folder, state, borrowed, manifest, keep, run))
+        _under_way.append(Saving(copies, beside(), folder, state, borrowed, manifest, keep, run))
         return _under_way[-1]
     return write(ranks, folder, state, borrowed, manifest, keep, run)
 
@@ -194,10 +202,18 @@ def write(ranks: RankGroup, folder: Path, state: State, borrowed: set[str], mani
     return final
 
 
-def on_host(state: State, copy: bool) -> State:
-    """The pieces' numbers in the host's memory; `copy`: in memory that nobody else writes to."""
-    return {name: [replace(piece, tensor=piece.tensor.detach().to("cpu", copy=copy)) for piece in some]
-            for name, some in state.items()}
+def on_host(state: State, copies: list[Callable[[], None]] | None) -> State:
+    """The pieces' numbers in the host's memory. With a list, in memory that nobody else writes to; into it goes what to
+    wait for until they are there.
+    """
+    def moved(tensor: Tensor) -> Tensor:
+        if copies is None:
+            return tensor.detach().cpu()
+        copy, wait = copy_to_host(tensor)
+        copies.append(wait)
+        return copy
+
+    return {name: [replace(piece, tensor=moved(piece.tensor)) for piece in some] for name, some in state.items()}
 
 
 def options_of(optimizer: torch.optim.Optimizer | None) -> list[dict[str, Any]] | None:

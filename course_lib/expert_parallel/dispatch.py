@@ -61,10 +61,10 @@ class Choices(NamedTuple):
 def through_experts(tokens: Tensor, choices: Choices, compute: Experts, me: Member) -> Tensor:
     """Each token's experts' results, weighted and added up: (N, D) -> (N, D)."""
     experts, weights, kept, num_experts = choices
-    rows, order = permute(tokens, experts, kept)  # (N, D) -> (M, D), by expert, and so by rank
-    # The host makes room for what arrives, so it has to know how much: here it waits for the device.
-    here = tokens_per_expert(experts, num_experts, kept).cpu()  # (E,)
-    trip = RowExchange(sent_rows(here, me), exchange_counts(here, me))
+    order = order_by_expert(experts, kept)
+    # The host makes room for what arrives, so it has to know how much: here it waits for the device, and nowhere else.
+    trip = RowExchange(*exchange_counts(tokens_per_expert(experts, num_experts, kept), me))
+    rows, order = take_rows(tokens, experts, order, trip.num_rows)  # (N, D) -> (M, D), by expert, and so by rank
     with span("dispatch"):
         rows = exchange_rows(rows, trip.sent, trip.received, me)  # (sum of received, D), by rank
     with span("experts"):
@@ -87,14 +87,22 @@ def permute(tokens: Tensor, experts: Tensor, kept: Tensor | None = None) -> tupl
     ([11.0, 10.0, 12.0], [1, 0, 2])
     """
     require_choice(experts, len(tokens))
-    flat = experts.flatten()  # (N k,)
-    if kept is None:
-        # Stable: rows of one expert stay in the order of tokens, so that they are added up in one order every time.
-        order = flat.argsort(stable=True)
-    else:
-        positions = kept.flatten().nonzero().squeeze(-1)
-        order = positions[flat[positions].argsort(stable=True)]
-    return tokens.index_select(0, order // experts.shape[1]), order  # (N, D) -> (M, D): a row for each kept choice
+    num_rows = experts.numel() if kept is None else int(kept.sum())
+    return take_rows(tokens, experts, order_by_expert(experts, kept), num_rows)
+
+
+def order_by_expert(experts: Tensor, kept: Tensor | None) -> Tensor:
+    """The positions (N k,) in experts.flatten(), sorted by expert; those that are not kept come last."""
+    if kept is not None:
+        experts = experts.masked_fill(~kept, torch.iinfo(experts.dtype).max)
+    # Stable: rows of one expert stay in the order of tokens, so that they are added up in one order every time.
+    return experts.flatten().argsort(stable=True)
+
+
+def take_rows(tokens: Tensor, experts: Tensor, order: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """A row for each of the first `num_rows` choices in `order`, and that part of it."""
+    order = order[:num_rows]
+    return tokens.index_select(0, order // experts.shape[1]), order
 
 
 def unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
@@ -114,13 +122,23 @@ def unpermute(rows: Tensor, order: Tensor, weights: Tensor) -> Tensor:
 class RowExchange:
     """Where the rows of one chunk go, and what comes from where: [rank][expert of mine]."""
 
-    sent: list[int]
+    here: list[list[int]]  # [rank][expert of its]
     counts: list[list[int]]
+
+    @property
+    def sent(self) -> list[int]:
+        """Rows that go to each rank."""
+        return [sum(to_rank) for to_rank in self.here]
 
     @property
     def received(self) -> list[int]:
         """Rows that come from each rank."""
         return [sum(of_rank) for of_rank in self.counts]
+
+    @property
+    def num_rows(self) -> int:
+        """M, of this rank."""
+        return sum(self.sent)
 
     def compute(self, experts: Experts, rows: Tensor) -> Tensor:
         """The results of the experts here on `rows` (M, D), which came ordered by rank and are returned so."""
@@ -128,24 +146,22 @@ class RowExchange:
         return by_rank(experts(by_expert(rows, self.counts), rows_of_expert), self.counts)
 
 
-def sent_rows(counts: Tensor, me: Member) -> list[int]:
-    """Rows to each rank, of `counts` (E,) for each expert."""
-    return [int(part.sum()) for part in counts.split(experts_per_rank(len(counts), me.n))]
+def exchange_counts(counts: Tensor, me: Member) -> tuple[list, list]:
+    """([rank][expert of its], [rank][expert of mine]), and further as `counts` (E, ...) is shaped: what goes to the
+    experts of each rank, and what all ranks have for mine.
 
-
-def exchange_counts(counts: Tensor, me: Member) -> list:
-    """[rank][expert of mine], and further as `counts` (E, ...) is shaped: what all ranks have for my experts.
-
-    On the host, which has to know how much will travel.
+    As numbers of Python, since they say how much will travel: the one time that the host waits for the device.
     """
     num_experts = experts_per_rank(len(counts), me.n)  # of each rank
-    incoming = counts
+    outgoing = incoming = counts
     if me.n > 1:
         outgoing = sendable(counts, me)
         incoming = outgoing.new_empty(me.n * num_experts[me.r], *counts.shape[1:])
         # Counts before rows: a receiver that does not know how much comes cannot make room for it.
         dist.all_to_all_single(incoming, outgoing, [num_experts[me.r]] * me.n, num_experts, group=me.group)
-    return incoming.view(me.n, num_experts[me.r], *counts.shape[1:]).tolist()
+    here, there = torch.cat([outgoing, incoming]).cpu().split([len(outgoing), len(incoming)])
+    return ([part.tolist() for part in here.split(num_experts)],
+            there.view(me.n, num_experts[me.r], *counts.shape[1:]).tolist())
 
 
 def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None, kept: Tensor | None = None
@@ -155,9 +171,8 @@ def dispatch_splits(experts: Tensor, num_experts: int, group: Group = None, kept
     Collective: counts travel, no rows.
     """
     me = member_or_single(group)
-    # On the host: the sizes of messages are numbers that Python has to know.
-    counts = tokens_per_expert(experts, num_experts, kept).cpu()
-    return sent_rows(counts, me), [sum(of_rank) for of_rank in exchange_counts(counts, me)]
+    trip = RowExchange(*exchange_counts(tokens_per_expert(experts, num_experts, kept), me))
+    return trip.sent, trip.received
 
 
 def exchange_rows(rows: Tensor, sent: list[int], received: list[int], me: Member) -> Tensor:
@@ -205,11 +220,13 @@ def through_experts_in_chunks(tokens: Tensor, choices: Choices, compute: Experts
     experts, weights, kept, num_experts = choices
     masks = [None] * num_chunks if kept is None else kept.tensor_split(num_chunks)
     chosen = experts.tensor_split(num_chunks)
-    permuted = [permute(*piece) for piece in zip(tokens.tensor_split(num_chunks), chosen, masks)]
-    here = torch.stack([tokens_per_expert(*piece) for piece in zip(chosen, [num_experts] * num_chunks, masks)], 1).cpu()
+    counts = torch.stack([tokens_per_expert(*piece) for piece in zip(chosen, [num_experts] * num_chunks, masks)], 1)
     # Counts of all chunks before any row: else each chunk would wait for a message about itself.
-    counts = torch.tensor(exchange_counts(here, me), dtype=torch.int64, device="cpu")  # (R, E_r, C), in one message
-    trips = [RowExchange(sent_rows(sent, me), there.tolist()) for sent, there in zip(here.unbind(1), counts.unbind(-1))]
+    here, there = exchange_counts(counts, me)  # [rank][expert][chunk], in one message
+    trips = [RowExchange(*([[of_expert[chunk] for of_expert in of_rank] for of_rank in way] for way in (here, there)))
+             for chunk in range(num_chunks)]
+    permuted = [take_rows(some, which, order_by_expert(which, mask), trip.num_rows) for some, which, mask, trip
+                in zip(tokens.tensor_split(num_chunks), chosen, masks, trips)]
     rows = Overlapped.apply(compute, trips, me, *(rows for rows, _ in permuted), *compute.parameters())
     return torch.cat([unpermute(back, order, weight) for back, (_, order), weight
                       in zip(rows, permuted, weights.tensor_split(num_chunks))])
@@ -283,9 +300,10 @@ def through_nodes(tokens: Tensor, choices: Choices, compute: Experts, intra: Mem
         experts = experts.where(kept, -1)  # nobody's
     # Once for each node, however many of a token's experts are there: that is what crosses the slow wire.
     is_needed = torch.stack([(experts // E_n == node).any(-1) for node in range(inter.n)])  # (n, N)
-    order = is_needed.nonzero()[:, 1]  # (M,): tokens, by the node that they go to
-    here = is_needed.sum(1).cpu()
-    sent, received = here.tolist(), [count for count, in exchange_counts(here, inter)]
+    trip = RowExchange(*exchange_counts(is_needed.sum(1), inter))  # of each node, as if it were one expert
+    sent, received = trip.sent, trip.received
+    # (M,): tokens, by the node that they go to; nonzero would wait for the device to say how many
+    order = (~is_needed).flatten().argsort(stable=True)[:trip.num_rows] % max(1, len(tokens))
     with span("to the nodes"):
         rows, chosen, scale = (exchange_rows(what.index_select(0, order), sent, received, inter)
                                for what in (tokens, experts, weights))

@@ -5,8 +5,8 @@
     nn.Linear(D, F), GELU, nn.Linear(F, D)                for each expert
     w1 (E_r, D, F), b1 (E_r, F), w2 (E_r, F, D), b2 (E_r, D)
 
-"swiglu": w1 (E_r, D, 2F) is gate | up, and (silu(gate) * up) w2. torch.nn.functional.grouped_mm does the same products
-in one call, in as much time on a CPU, but knows no float64 and refuses some gradients there.
+"swiglu": w1 (E_r, D, 2F) is gate | up, and (silu(gate) * up) w2. In bfloat16 a GPU computes the products of all experts
+by one kernel. Otherwise there is one for each expert, which takes as long on a CPU, and knows every dtype.
 Source: Gale et al. 2022, "MegaBlocks"; Shazeer 2020, "GLU Variants Improve Transformer".
 """
 
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from course_lib.groups.membership import as_autocast
+from course_lib.runtime.backends import has_grouped_mm
+from course_lib.runtime.torch_private import grouped_mm
 
 ACTIVATIONS = ("gelu", "swiglu")
 
@@ -77,13 +79,20 @@ class Experts(nn.Module):
 
 
 class GroupedLinear(torch.autograd.Function):
-    """y = x w[e] + b[e], each expert on its own rows: one product for each expert that has any."""
+    """y = x w[e] + b[e], each expert on its own rows: one product for all, or one for each expert that has any."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, counts: list[int]) -> Tensor:
         """x (M, D), in blocks of counts[e] rows, each times its expert's w[e] (D, F) and plus b[e] (F,): (M, F)."""
-        ctx.save_for_backward(x, w)
         ctx.counts, ctx.has_bias = counts, b is not None
+        ctx.ends = ends_on_device(x, w, counts)
+        ctx.save_for_backward(x, w)
+        if ctx.ends is not None:
+            y = grouped_mm(x, w, ctx.ends)
+            if b is not None:
+                rows = torch.arange(len(x), dtype=torch.int32, device=x.device)
+                y += b.index_select(0, torch.searchsorted(ctx.ends, rows, right=True))  # each row's expert's
+            return y
         y = x.new_empty(len(x), w.shape[2])  # (M, F)
         for e, (x_e, y_e) in rows_of_experts(counts, x, y):
             torch.mm(x_e, w[e], out=y_e) if b is None else torch.addmm(b[e], x_e, w[e], out=y_e)
@@ -95,6 +104,16 @@ class GroupedLinear(torch.autograd.Function):
         """Gradients of x (M, D), w (E, D, F) and b (E, F), each only where it is wanted; 0 for experts without rows."""
         x, w = ctx.saved_tensors
         needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
+        if ctx.ends is not None:
+            dy = dy.contiguous()
+            dx = grouped_mm(dy, w.mT, ctx.ends) if needs_x else None
+            dw = grouped_mm(x.mT, dy, ctx.ends) if needs_w else None  # (D, M) by (M, F), cut along M
+            # A sum over an expert's rows is a product with ones, and added up in 32 bits. A kernel wants 8 of them.
+            db = grouped_mm(dy.new_ones(len(x), 8).mT, dy, ctx.ends)[:, 0] if needs_b else None
+            for e, count in enumerate(ctx.counts):
+                if not count:  # a product of no rows: whether the kernel writes zeros is not documented
+                    [gradient[e].zero_() for gradient in (dw, db) if gradient is not None]
+            return dx, dw, db, None
         dx = torch.empty_like(x) if needs_x else None
         # Zeros and not empty: no product is made for an expert without rows, and its gradient is still asked for.
         dw = torch.zeros_like(w) if needs_w else None
@@ -107,6 +126,15 @@ class GroupedLinear(torch.autograd.Function):
             if needs_b:
                 torch.sum(dy_e, 0, out=db[e])
         return dx, dw, db, None
+
+
+def ends_on_device(x: Tensor, w: Tensor, counts: list[int]) -> Tensor | None:
+    """Where each expert's rows end, int32 (E,), if one kernel is to compute all experts; or None."""
+    # The kernel reads 16 bytes at a time.
+    if not has_grouped_mm(x) or not len(x) or any(size % 8 for size in w.shape[1:]):
+        return None
+    ends = torch.tensor(counts, device="cpu").cumsum(0, dtype=torch.int32)
+    return ends.to(x.device, non_blocking=True)  # so few bytes are in the driver's hands when this returns
 
 
 def rows_of_experts(counts: list[int], *tensors: Tensor) -> Iterable[tuple[int, tuple[Tensor, ...]]]:

@@ -138,8 +138,10 @@ def tokens_per_expert(experts: Tensor, num_experts: int, kept: Tensor | None = N
     >>> tokens_per_expert(torch.tensor([[2, 0], [2, 1]]), num_experts=4).tolist()
     [1, 1, 2, 0]
     """
-    chosen = experts.flatten() if kept is None else experts[kept]
-    return torch.bincount(chosen, minlength=num_experts)
+    # bincount would wait for the device, to see how many experts there are, and a mask for how many choices it keeps.
+    chosen = (experts if kept is None else experts.where(kept, 0)).flatten()
+    each = torch.ones_like(chosen) if kept is None else kept.flatten().long()
+    return chosen.new_zeros(num_experts).scatter_add_(0, chosen, each)
 
 
 def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Tensor | None = None) -> Tensor:
@@ -162,7 +164,7 @@ def capacity_mask(experts: Tensor, num_experts: int, capacity: int, weights: Ten
         queue = weights.detach().T.flatten().argsort(descending=True, stable=True)
     # Stable once more: within an expert the order of the queue stays.
     by_expert = queue[flat[queue].argsort(stable=True)]  # each expert's queue, one after the other
-    lengths = torch.bincount(flat, minlength=num_experts)
+    lengths = tokens_per_expert(experts, num_experts)
     starts = lengths.cumsum(0) - lengths
     position = torch.arange(N * k, device=experts.device) - starts[flat[by_expert]]  # in its expert's queue
     kept = torch.empty(N * k, dtype=torch.bool, device=experts.device)

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
-from course_lib.runtime.torch_private import DeviceContext, set_default_timeout
+from course_lib.runtime.torch_private import DeviceContext, flash_attention, grouped_mm, has_kernel, set_default_timeout
 
 BACKENDS = ("auto", "nccl", "gloo", "gloo-cuda")
 DEVICES = ("auto", "cpu")
@@ -100,11 +100,34 @@ def returns_at_once(group: dist.ProcessGroup, device: torch.device) -> bool:
     return device.type != "cpu" and group._get_backend(device).name() == "nccl"
 
 
+def has_flash_attention(device: torch.device) -> bool:
+    """Whether `device` is a GPU with FlashAttention for 16 bits."""
+    return has_kernel(flash_attention.default, device)
+
+
+def attention_kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> str:
+    """The fused attention for these (B, H, T, d): "flash" or "efficient" on a GPU, or else the "host"'s."""
+    if not has_flash_attention(q.device):
+        return "host"
+    asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, causal, False)
+    if torch.backends.cuda.can_use_flash_attention(asked):
+        return "flash"
+    return "efficient" if torch.backends.cuda.can_use_efficient_attention(asked) else "host"
+
+
+def has_grouped_mm(x: torch.Tensor) -> bool:
+    """Whether one kernel of a GPU computes products like `x` (M, D) by several matrices, each on some of the rows."""
+    return x.device.type != "cpu" and x.dtype == torch.bfloat16 and has_kernel(grouped_mm.default, x.device)
+
+
 class _Own(DeviceContext):
     """torch's own context, which every call that makes a tensor goes through, and torch.get_default_device() finds."""
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.unflatten:
+            # The method is Python and asks `super()`, where torch.compile would break its graph under any mode.
+            func = torch.unflatten
         generator = kwargs.get("generator")
         if func not in DRAWN or generator is None or any(kwargs.get(name) is not None for name in ("device", "out")):
             return super().__torch_function__(func, types, args, kwargs)

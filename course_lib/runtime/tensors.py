@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -65,3 +65,18 @@ def storages_of(tensor: Tensor) -> Sequence[torch.UntypedStorage]:
     if tensor.layout is torch.strided:
         return (tensor.untyped_storage(),)
     return (tensor._indices().untyped_storage(), tensor._values().untyped_storage()) if tensor.is_sparse else ()
+
+
+def copy_to_host(tensor: Tensor) -> tuple[Tensor, Callable[[], None]]:
+    """`tensor`, as it is now, in memory of the host that nobody else writes to; the function waits until it is there.
+
+    A GPU copies into pinned memory, which its copy engine writes by itself. What this thread asks of the GPU afterwards
+    stands behind the copy, so `tensor` may be changed in place at once. torch keeps the memory for the next copy.
+    """
+    if tensor.device.type == "cpu":
+        return tensor.detach().clone(), lambda: None
+    copy = torch.empty_like(tensor, device="cpu", pin_memory=True, requires_grad=False)
+    copy.copy_(tensor.detach(), non_blocking=True)
+    there = torch.Event(tensor.device)
+    there.record(torch.accelerator.current_stream(tensor.device))
+    return copy, there.synchronize

@@ -27,11 +27,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 __all__ = [
     "abort_groups", "after_backend_select", "Backend", "BACKEND_SELECT", "backward_number", "COMPOSITE",
     "ControlCollectives", "count_users", "current_dispatch_mode", "DeviceContext", "dispatch_key",
-    "flight_recorder_trace", "foreach_multiply", "foreach_norm", "function_modes", "list_groups", "list_operators",
-    "name_new_groups", "OpOverload", "refuse_new_groups", "replace_attribute", "replace_kernels",
-    "saved_tensor_hooks_through", "set_default_timeout", "TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map",
-    "tree_map_only", "tree_unflatten", "wait_tensor", "when_backward_ends", "will_run", "without_dispatch",
-    "wrap_batches",
+    "efficient_attention", "efficient_attention_backward", "flash_attention", "flash_attention_backward",
+    "flight_recorder_trace", "foreach_multiply", "foreach_norm", "function_modes", "grouped_mm", "has_kernel",
+    "host_attention", "host_attention_backward", "list_groups", "list_operators", "name_new_groups", "OpOverload",
+    "refuse_new_groups", "replace_attribute", "replace_kernels", "saved_tensor_hooks_through", "set_default_timeout",
+    "TorchDispatchMode", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten", "wait_tensor",
+    "when_backward_ends", "will_run", "without_dispatch", "wrap_batches",
 ]
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # operators that are made of others
@@ -48,6 +49,11 @@ def list_operators(namespace: str) -> list[OpOverload]:
     """All operators of the dispatcher in a namespace, as this torch has them."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")]
     return [getattr(getattr(torch.ops, namespace), name.partition("::")[2].partition(".")[0]).default for name in names]
+
+
+def has_kernel(operator: OpOverload, device: torch.device) -> bool:
+    """Whether `operator` has a kernel for tensors on `device`, and not one for all devices."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), dispatch_key(device.type))
 
 
 def replace_kernels(kernels: dict[OpOverload, Callable]) -> None:
@@ -86,6 +92,15 @@ def when_backward_ends(then: Callable[[], None]) -> None:
 backward_number = torch._C._current_graph_task_id
 without_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees the operators
 dispatch_key = torch._C._dispatch_key_for_device  # what torch.library calls the kernels of a kind of device
+
+# Fused attention that returns lse. A GPU's in 16 bits, a GPU's in up to 32, a CPU's.
+flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
+flash_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
+efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
+efficient_attention_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+host_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+host_attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+grouped_mm = torch.ops.aten._grouped_mm  # torch.nn.functional's, which came in torch 2.10
 
 
 # One kernel for all tensors of a list, where they have one dtype and lie on one GPU.

@@ -3,6 +3,7 @@
     layouts.py     which rank holds which tokens, where they stand in the row, and the way back; rotary positions, and a
                    whole GPT on its part of the tokens, with its loss
     ring.py        ring attention, keys and values go around; and the online softmax that adds up their blocks
+    fused.py       attention to a block, forward and backward, by one kernel of the device
     ulysses.py     tokens for heads and back, by all-to-all; and both together
     recompute.py   full and selective recomputation, by calls whose saved tensors are made again
 

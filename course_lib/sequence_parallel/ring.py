@@ -10,13 +10,14 @@ from the rank that used it first to the one that used it last, and home.
 
 The online softmax is attention to keys that come block by block, put right whenever more of them arrive:
 
-    m (..., 1)  the largest score so far     l (..., 1)  the sum of exp(score - m)     o (..., d)  that of exp() v
+    o (..., d)  softmax v of the keys so far      lse (..., 1)  log of what that softmax divides by, sum of exp(score)
 
-softmax(scores) v is o/l. A new block changes m, and what was added up before shrinks by exp(m_old - m_new): nothing is
-approximated, in whatever order blocks come. FlashAttention does this with blocks that fit into a GPU's fast memory,
-ring attention with blocks that lie on other ranks. Here the queries are cut, too, into tiles of TILE_ROWS rows, so that
-there is never a T x S matrix. Positions ascend within a block, so what the rows of a tile may read are its first keys:
-the mask skips the others, and hides a few of the rest.
+A block has its own o and lse, from one call of a fused kernel (fused.py). Both sums together are exp(lse) larger, and
+each o counts by its share of it: nothing is approximated, in whatever order blocks come. FlashAttention does this with
+tiles that fit into a GPU's fast memory, ring attention with blocks that lie on other ranks.
+
+What the causal mask lets through of a block is a rectangle or a triangle in every layout: the kernel is given only the
+queries and keys of that.
 
 Sources: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context"; Brandon et al. 2023,
 "Striped Attention", for the layouts; Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"; Dao et
@@ -26,13 +27,15 @@ al. 2022, "FlashAttention", algorithms 1 and 4.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import sigmoid
 
 from course_lib.groups.membership import Group, Member, describe, member, sendable
+from course_lib.sequence_parallel.fused import accumulation, attend, attend_backward, kernel_dtype
 from course_lib.sequence_parallel.layouts import layout_order
 
 
@@ -56,11 +59,12 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
                 me: Member) -> Tensor:
-        softmax = OnlineSoftmax(group_heads(q, k, scaled=True))  # q (B, K, G, T/R, d)
+        softmax = OnlineSoftmax(to_kernel(q))
         for block in circulate(k, v, positions, causal, me):
             softmax.add(block)
-        out, lse = softmax.result()  # (B, K, G, T/R, d), (B, K, G, T/R, 1)
-        out = out.flatten(1, 2).to(q.dtype)  # (B, H, T/R, d)
+        out, lse = softmax.result()  # (B, H, T/R, d), (B, H, T/R, 1)
+        # As kernels lay it out, (B, T/R, H, d): heads become one row of a model's numbers again without a copy.
+        out = out.transpose(1, 2).to(q.dtype).contiguous().transpose(1, 2)
         # Nothing of any block: with lse, each block's weights can be made again without the other blocks.
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.positions, ctx.causal, ctx.me = positions, causal, me
@@ -70,13 +74,12 @@ class RingAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, out, lse), me = ctx.saved_tensors, ctx.me
-        scaled, d_out, out = group_heads(q, k, scaled=True), group_heads(d_out, k), group_heads(out, k)
-        delta = (d_out * out).sum(-1, keepdim=True)  # (B, K, G, T/R, 1)
-        dq, arriving = torch.zeros_like(scaled), None
+        row = to_kernel(d_out), to_kernel(q), to_kernel(out), lse
+        dq, arriving = torch.zeros(q.shape, dtype=accumulation(q.dtype), device=q.device), None
         for step, block in enumerate(circulate(k, v, ctx.positions, ctx.causal, me)):
             # What this rank's queries say of the block's k and v, added up in 32 bits at least
             d_block = torch.zeros((2, *k.shape), dtype=dq.dtype, device=k.device)  # (2, B, K, T/R, d)
-            add_gradients(block, scaled, lse, d_out, delta, dq, *d_block)
+            add_gradients(block, *row, dq, *d_block)
             if step == 0:
                 d_own = d_block  # of its own block: it waits here until the sum of all others comes home
                 continue
@@ -86,7 +89,13 @@ class RingAttention(torch.autograd.Function):
         if arriving:
             d_own += arriving().to(k.device)  # home: the left neighbour was the last to use this rank's block
         dk, dv = d_own.to(k.dtype)
-        return dq.flatten(1, 2).mul_(q.shape[-1] ** -0.5).to(q.dtype), dk, dv, None, None, None
+        return dq.to(q.dtype), dk, dv, None, None, None
+
+
+def to_kernel(x: Tensor) -> Tensor:
+    """`x` as kernels read it: each head's numbers in one piece."""
+    x = x.to(kernel_dtype(x))
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def circulate(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool, me: Member) -> Iterator["KeyBlock"]:
@@ -98,7 +107,7 @@ def circulate(k: Tensor, v: Tensor, positions: tuple[Tensor, ...], causal: bool,
     for step in range(me.n):
         arriving = start_shift(block, me) if step < me.n - 1 else None
         source = (me.r - step) % me.n  # whose block it is: it has come `step` ranks to the right
-        yield KeyBlock(*block.to(k.device, accumulation(k.dtype)), positions[me.r], positions[source], causal)
+        yield KeyBlock(*block.to(k.device, kernel_dtype(k)), positions[me.r], positions[source], causal)
         block = arriving() if arriving else None
 
 
@@ -107,45 +116,27 @@ def start_shift(block: Tensor, me: Member) -> Callable[[], Tensor]:
     return me.start_exchange(block, (me.r + 1) % me.n, torch.empty_like(block), (me.r - 1) % me.n)
 
 
-def group_heads(x: Tensor, k: Tensor, scaled: bool = False) -> Tensor:
-    """(B, H, T/R, d) -> (B, K, H/K, T/R, d), to compute with: in 32 bits at least."""
-    x = x.to(accumulation(x.dtype)).unflatten(1, (k.shape[1], -1))
-    return x * x.shape[-1] ** -0.5 if scaled else x
-
-
-def accumulation(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which blocks are added up: 32 bits, or 64 where the numbers have them."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 # The online softmax
 
-TILE_ROWS = 128  # what they take is TILE_ROWS x S scores a head: linear in the tokens of a block
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Some rows of queries, and the first keys that they read: all rows read `num_open`, some `num_keys`."""
+class Part(NamedTuple):
+    """Queries and keys of which each query reads all keys; if `causal`, query i only keys 0 to i."""
 
     rows: slice
-    num_keys: int
-    num_open: int
+    keys: slice
+    causal: bool
 
 
-def cut_tiles(queries: Tensor, keys: Tensor, causal: bool) -> list[Tile]:
-    """The tiles that have something to read. queries (T,), keys (S,): their positions, ascending, on the CPU."""
-    T, found = len(queries), []
-    half = -(-T // 2)  # no tile spans the two pieces of a zigzag
-    for start, stop in ((0, half), (half, T)):
-        for first in range(start, stop, TILE_ROWS):
-            rows = slice(first, min(first + TILE_ROWS, stop))
-            num_open = num_keys = len(keys)
-            if causal:
-                ends = queries[[rows.start, rows.stop - 1]]
-                num_open, num_keys = torch.searchsorted(keys, ends, right=True).tolist()
-            if num_keys:
-                found.append(Tile(rows, num_keys, num_open))
-    return found
+def visible_part(queries: Tensor, keys: Tensor) -> Part | None:
+    """What the causal mask lets through. queries (T,), keys (S,): positions, ascending, on the CPU. None: nothing."""
+    seen = torch.searchsorted(keys, queries, right=True)  # (T,): how many keys each query reads, the first ones
+    first, T = int((seen == 0).sum()), len(queries)
+    if first == T:
+        return None
+    rows, num_keys = slice(first, T), int(seen[-1])
+    if seen[first] == num_keys:
+        return Part(rows, slice(0, num_keys), False)
+    assert torch.equal(seen[first:], torch.arange(1, T - first + 1, device="cpu")), "positions of no layout"
+    return Part(rows, slice(0, num_keys), True)
 
 
 @dataclass(frozen=True)
@@ -158,72 +149,59 @@ class KeyBlock:
     keys: Tensor
     causal: bool
 
-    def tiles(self) -> list[Tile]:
-        """The tiles of the block that have something to read."""
-        return cut_tiles(self.queries, self.keys, self.causal)
-
-    def scores(self, q: Tensor, tile: Tile) -> Tensor:
-        """(B, K, G, t, num_keys) of the rows of a tile, -inf where the mask hides. q (B, K, G, T, d), scaled."""
-        rows = q[..., tile.rows, :]
-        scores = (rows.flatten(2, 3) @ self.k[:, :, :tile.num_keys].mT).unflatten(2, rows.shape[2:4])
-        if tile.num_open < tile.num_keys:
-            later = self.keys[tile.num_open:tile.num_keys] > self.queries[tile.rows, None]
-            scores[..., tile.num_open:].masked_fill_(later.to(scores.device), float("-inf"))
-        return scores
+    def part(self) -> Part | None:
+        """What of the block is read."""
+        return visible_part(self.queries, self.keys) if self.causal else Part(slice(None), slice(None), False)
 
 
 class OnlineSoftmax:
-    """m, l and o of queries q (B, K, G, T, d), which are scaled; `add` blocks, then ask for the `result`.
+    """o and lse of queries q (B, H, T, d); `add` blocks, then ask for the `result`.
 
-    Every query reads something in the first block, itself: m is finite from then on.
+    Every query reads something in the first block, itself.
     """
 
     def __init__(self, q: Tensor) -> None:
         self.q = q
-        self.m = q.new_full((*q.shape[:-1], 1), float("-inf"))
-        self.l = torch.zeros_like(self.m)
-        self.o = torch.zeros_like(q)
+        self.o: Tensor | None = None
+        self.lse: Tensor | None = None
 
     def add(self, block: KeyBlock) -> None:
-        for tile in block.tiles():
-            scores = block.scores(self.q, tile)  # (B, K, G, t, num_keys)
-            m, l, o = (state[..., tile.rows, :] for state in (self.m, self.l, self.o))
-            # exp of a score less the largest so far: never above 1, however large scores become.
-            m_new = torch.maximum(m, scores.amax(-1, keepdim=True))
-            weights, shrink = scores.sub_(m_new).exp_(), (m - m_new).exp_()
-            l.mul_(shrink).add_(weights.sum(-1, keepdim=True))
-            # What was added up under the old maximum is put under the new one. In the end o/l depends on none of them.
-            o.mul_(shrink).add_(mix(weights, block.v[:, :, :tile.num_keys]))
-            m.copy_(m_new)
+        """`block` is attended to, and merged with the blocks before it."""
+        part = block.part()
+        if part is None:
+            return
+        rows, keys, causal = part
+        o_new, lse_new = attend(self.q[:, :, rows], block.k[:, :, keys], block.v[:, :, keys], causal)
+        if self.o is None:
+            # Blocks are added up in 32 bits at least.
+            self.o, self.lse = o_new.to(accumulation(o_new.dtype)), lse_new
+            return
+        o, lse = self.o[:, :, rows], self.lse[:, :, rows]  # (B, H, t, d), (B, H, t, 1)
+        # exp(lse_new) / (exp(lse) + exp(lse_new)), the share of the new keys, without an exp that grows large.
+        o.lerp_(o_new.to(o.dtype), sigmoid(lse_new - lse))
+        lse.copy_(torch.logaddexp(lse, lse_new))
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """softmax v (B, K, G, T, d), and log(sum of exp(score)) (B, K, G, T, 1), from which backward has every weight.
-        """
-        return self.o.div_(self.l), self.m.add_(self.l.log())
+        """softmax v (B, H, T, d), and lse (B, H, T, 1), from which backward has every weight."""
+        return self.o, self.lse
 
 
-def mix(weights: Tensor, v: Tensor) -> Tensor:
-    """weights (B, K, G, t, n), v (B, K, n, d) -> (B, K, G, t, d): one product for all G heads that share v."""
-    return (weights.flatten(2, 3) @ v).unflatten(2, weights.shape[2:4])
-
-
-def add_gradients(block: KeyBlock, q: Tensor, lse: Tensor, d_out: Tensor, delta: Tensor, dq: Tensor, dk: Tensor,
+def add_gradients(block: KeyBlock, d_out: Tensor, q: Tensor, out: Tensor, lse: Tensor, dq: Tensor, dk: Tensor,
                   dv: Tensor) -> None:
-    """What this block adds to dq (B, K, G, T, d), of the scaled q, and to its own dk and dv (B, K, S, d).
+    """What this block adds to dq (B, H, T, d), and to its own dk and dv (B, K, S, d).
 
-    lse and delta (B, K, G, T, 1) are what backward has to know of all other blocks. delta is the mean of dP = dO V^T
-    by the weights of the whole row; out being that mean of V, it is the sum of d_out * out over d.
+    out and lse are those of all blocks: from them the kernel has the final weights exp(score - lse) at once, whichever
+    block is looked at.
     """
-    for tile in block.tiles():
-        k, v = (part[:, :, :tile.num_keys] for part in (block.k, block.v))
-        q_rows, d_rows = (rows[..., tile.rows, :].flatten(2, 3) for rows in (q, d_out))  # (B, K, G t, d)
-        # P = exp(S - lse), the final weights at once: lse is complete, whichever block is looked at.
-        weights = block.scores(q, tile).sub_(lse[..., tile.rows, :]).exp_()  # (B, K, G, t, num_keys)
-        # dS = P * (dP - delta), dP = dO V^T: weights add up to 1, so only what lies above the mean of dP counts.
-        d_scores = (d_rows @ v.mT).view_as(weights).sub_(delta[..., tile.rows, :]).mul_(weights)
-        dv[:, :, :tile.num_keys] += weights.flatten(2, 3).mT @ d_rows  # P^T dO, summed over the G heads that share v
-        dq[..., tile.rows, :] += mix(d_scores, k)  # dS K
-        dk[:, :, :tile.num_keys] += d_scores.flatten(2, 3).mT @ q_rows  # dS^T Q
+    part = block.part()
+    if part is None:
+        return
+    rows, keys, causal = part
+    of_rows = (x[:, :, rows] for x in (out, lse))
+    found = attend_backward(d_out[:, :, rows], q[:, :, rows], block.k[:, :, keys], block.v[:, :, keys], *of_rows,
+                            causal)
+    for total, found_here in zip((dq[:, :, rows], dk[:, :, keys], dv[:, :, keys]), found):
+        total += found_here
 
 
 # What goes in

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import expert_parallel as ep
+from course_lib.expert_parallel import experts as module
+from course_lib.runtime.torch_private import grouped_mm
 
 choices = st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**31))
 
@@ -172,6 +174,24 @@ def test_a_backward_pass_makes_one_product_for_each_gradient_that_is_wanted():
         with FlopCounterMode(display=False) as counter:
             y.backward()
         assert counter.get_total_flops() == num_products * 2 * 6 * 4 * 8
+
+
+@pytest.mark.parametrize("activation, bias", [("gelu", True), ("swiglu", False)])
+def test_one_kernel_for_all_experts_gives_what_one_product_for_each_gives(monkeypatch, activation, bias):
+    torch.manual_seed(0)
+    experts = ep.Experts(16, 24, 5, activation, bias).bfloat16()
+    rows, d_out = torch.randn(2, 40, 16).bfloat16()
+    wanted = rows.requires_grad_(), *experts.parameters()
+    found, calls = [], []
+    monkeypatch.setattr(module, "grouped_mm", lambda *given: calls.append(1) or grouped_mm(*given))
+    for by_one in (False, True):
+        monkeypatch.setattr(module, "has_grouped_mm", lambda x, by_one=by_one: by_one)
+        out = experts(rows, [7, 0, 30, 3, 0])
+        found.append([out.detach(), *torch.autograd.grad(out, wanted, d_out)])
+    assert len(calls) == 2 * (4 if bias else 3)
+    for one, other in zip(*found):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+    experts(rows[:0], [0] * 5)  # nothing to ask a kernel for
 
 
 @pytest.mark.parametrize("wrong, said", [

@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import all_reduce as functional_a
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, random_split
 
-from course_lib import data_parallel, reference
+from course_lib import checkpoint, data_parallel, expert_parallel, reference
 from course_lib.groups.exchange import start_agreement
 from course_lib.pipeline_parallel import PipelineParallel, one_f_one_b
 from course_lib.runtime import Deadlock, RankFailed, backends, device, launcher, start_ranks
@@ -100,6 +100,78 @@ def test_a_message_lies_where_one_of_the_groups_backends_takes_it():
                          "of nccl": [own, own]}
     assert on("gloo-cuda", wires) == [dict.fromkeys(("world", "sub-group"), ["cpu", "cpu"])] * 2
     assert on("nccl", time_limits, timeout=50) == [{100.0 + 24 * 3600}] * 2
+
+
+class Waits(TorchDispatchMode):
+    """Operators that end only when the GPU has done all before them: a number, a size or a tensor goes to the host."""
+
+    SIZES = ("nonzero", "_local_scalar_dense", "masked_select", "bincount", "repeat_interleave", "unique", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        name, inside = func.overloadpacket.__name__, [each for each in args if isinstance(each, torch.Tensor)]
+        on_gpu = any(each.device.type != "cpu" for each in inside)
+        masks = [index for index in args[1] if index is not None and index.dtype == torch.bool] if name in (
+            "index", "index_put_") else []
+        copied = name in ("_to_copy", "copy_") and on_gpu and out.device.type == "cpu"
+        if copied or masks or on_gpu and name.startswith(self.SIZES):
+            self.seen.append(name + ", not waited for" * (len(args) == 3 and args[2] is True))  # non_blocking
+        return out
+
+
+@pytest.mark.parametrize("mode", ["nccl", "gloo-cuda"])
+def test_an_expert_layer_waits_for_the_gpu_once_however_its_rows_travel(mode):
+    def waits():
+        found, pairs = {}, expert_parallel.make_groups(2)
+        for name, options in {"plain": {}, "dropping": {"capacity_factor": 0.7}, "in chunks": {"num_chunks": 2},
+                              "dropping, in chunks": {"num_chunks": 2, "capacity_factor": 0.7},
+                              "two levels": {"nodes": pairs, "capacity_factor": 0.7}}.items():
+            layer = expert_parallel.MoELayer(8, 16, 4, num_shared=1, **options)
+            tokens = torch.randn(12, 8, requires_grad=True)
+            with Waits() as forward:
+                out = layer(tokens)
+            with Waits() as backward:
+                out.sum().backward()
+            # Over gloo the rows themselves go through the host's memory.
+            found[name] = (forward.seen, backward.seen) if dist.get_backend() != "gloo" else (
+                [wait for wait in forward.seen if not wait.endswith(("_to_copy", "copy_"))], [])
+        return found
+
+    one = (["_to_copy"], []) if mode == "nccl" else ([], [])
+    # One wait for each level: what arrives on the node says what goes on from there.
+    two = (["_to_copy"] * 2, []) if mode == "nccl" else ([], [])
+    for found in on(mode, waits):
+        assert found == {name: two if name == "two levels" else one for name in found}
+
+
+def test_a_checkpoint_in_the_background_has_the_numbers_of_the_call_and_the_host_does_not_wait_for_the_gpu(tmp_path):
+    def save():
+        model, folder = nn.Linear(64, 64), tmp_path / "run"
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer.state[model.weight]["exp_avg"].fill_(3)
+        with Waits() as waits:
+            checkpoint.save(folder, model, optimizer, background=True)
+        for tensor in (model.weight, *optimizer.state[model.weight].values()):
+            tensor.data.fill_(7)
+        checkpoint.finish()
+        there = checkpoint.read_state_dict(folder)
+        assert all(torch.equal(there[name], value.cpu()) for name, value in before.items())
+        other = nn.Linear(64, 64)
+        again = torch.optim.AdamW(other.parameters())
+        checkpoint.load(folder, other, again)
+        assert again.state[other.weight]["exp_avg"].eq(3).all()
+        return waits.seen
+
+    # Copies that are asked for, of two parameters and their averages
+    assert on("nccl", save, world_size=1) == [["copy_, not waited for"] * 6]
+    assert on("cpu", save, world_size=1) == [[]]
 
 
 # Ranks that were not forked, and ranks that stay

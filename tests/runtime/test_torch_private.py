@@ -17,6 +17,10 @@ NAMES = {
     "torch._C._autograd._push_saved_tensors_default_hooks": "record_memory, which sees what the reader's hooks save",
     "torch._C.DispatchKey.CompositeImplicitAutograd": "record_memory, which follows views",
     "torch._C._dispatch_key_for_device": "staging, which puts its own kernels under c10d's operators",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "ring attention, which asks a device for its fused kernel",
+    "torch.ops.aten._grouped_mm": "MoELayer, whose experts are one product on a GPU",
+    **dict.fromkeys([f"torch.ops.aten._scaled_dot_product_{name}{way}" for way in ("", "_backward") for name in (
+        "flash_attention", "efficient_attention", "flash_attention_for_cpu")], "ring attention, a block at a time"),
     "torch._C._distributed_c10d._dump_fr_trace": "checkpoint/hangs.py, which reads Flight Recorder under gloo",
     "torch._C._storage_Use_Count": "offload, which uses pinned memory again",
     "torch._foreach_norm": "clipping", "torch._foreach_mul_": "clipping",
