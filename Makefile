@@ -201,7 +201,7 @@ write-back: $(VENV)/.authors
 	@rm $(AS_TEXT)
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks $(NAME)
+	$(BIN)/python -m benchmarks $(or $(NAME),$(GOALS:%=--goals) --page docs/speed.md)
 
 size:
 	@"$(PYTHON)" tools/size.py $(COMMIT)
