@@ -14,8 +14,8 @@ from benchmarks import machine
 from benchmarks.harness import THEIRS, Benchmark, Goal, Result, choose, discover, store
 from benchmarks.runner import results
 
-ROW = "{:<45} {:>9} {:>9} {:>18} {:>9} {:>9} {:>18} {:>5}  {}"
-HEADS = "ours ms", "theirs ms", "ratio (spread)", "CPU: ours", "theirs ms", "ratio (spread)"
+ROW = "{:<45} {:>9} {:>9} {:>18} {:>11} {:>13} {:>18} {:>5}  {}"
+HEADS = "ours ms", "theirs ms", "ratio (spread)", "ours CPU ms", "theirs CPU ms", "ratio (spread)"
 DEADLINE_S = 60.0
 PAGE = """\
 # Speed

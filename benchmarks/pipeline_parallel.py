@@ -20,7 +20,7 @@ from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import device, launch, record_timeline
 
-WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 11
+WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 6
 # Eight stages of a block each, beside the embedding and the head. 2 rows of 64 tokens in a micro-batch.
 CONFIG = GPTConfig(num_layers=8, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
 Step = Callable[[Tensor, Tensor], object]

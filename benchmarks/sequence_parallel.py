@@ -20,7 +20,7 @@ from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import device, launch
 from course_lib.sequence_parallel import LAYOUTS, recompute, ring_attention
 
-ROUNDS = 11
+ROUNDS = 7
 CONFIG = GPTConfig(num_layers=4, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=128, dropout=0.1)
 ROWS = 4
 WORLD_SIZE, TOKENS, HEADS, HEAD_DIM = 8, 8192, 1, 64  # 1024 tokens on each rank
