@@ -25,7 +25,7 @@ help:
 	@echo "make doctor                check the machine, and say what to do"
 	@echo "make test                  lint, tests, the first notebook and those that a change touches: ten minutes"
 	@echo "make check [NB=...]        while you work: lint, models and pictures, one notebook: two minutes"
-	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side"
+	@echo "make bench [NAME=...]      ours against PyTorch's own, side by side; GOALS=1: docs/speed.md's goals alone"
 	@echo "make site                  the course as static pages: build/site/, for any static host"
 	@echo "make teach                 JupyterLab in the course's folder, with nbgrader's menus"
 	@echo "make handout DIR=...       a copy for students: no solutions, judges or wrong answers, and no history"
@@ -201,7 +201,7 @@ write-back: $(VENV)/.authors
 	@rm $(AS_TEXT)
 
 bench: $(VENV)/.bench
-	$(BIN)/python -m benchmarks $(NAME)
+	$(BIN)/python -m benchmarks $(or $(NAME),$(GOALS:%=--goals) --page docs/speed.md)
 
 size:
 	@"$(PYTHON)" tools/size.py $(COMMIT)

@@ -9,7 +9,7 @@ Each module here holds benchmarks, one function each, which prepare and return t
         "One scalar all-reduce on 4 ranks, launch against accelerate's notebook_launcher."
         return ours, theirs
 
-or one that times both in the same launch and returns both times. Beside them:
+or one that times both in the same launch (ranks.side_by_side), where CPU seconds are counted, too. Beside them:
 
     harness.py   the list of benchmarks, and the turns of one
     ranks.py     timing two sides in turn on ranks

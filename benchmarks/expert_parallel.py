@@ -14,8 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
+from benchmarks.harness import Both, Goal, Seconds, Work, benchmark
+from benchmarks.ranks import alternate, over_ranks, side_by_side
 from course_lib.collectives import all_to_all_along
 from course_lib.expert_parallel import SINGLE, MoELayer, load_balancing_loss, sum_over_group, tokens_per_expert
 from course_lib.runtime import device, launch, sleep
@@ -25,7 +25,7 @@ WORLD_SIZE, ROUNDS = 4, 9
 N, D, FFN, E, K = 512, 256, 512, 8, 2  # tokens of a rank; 1,024 rows travel from each
 SKEW = 0.45  # the busiest expert has about 1.6 times the mean, as in a run whose balancing has just begun
 WIDE, PAUSE_S = 2048, 3e-5  # rows of 8 kB, and what an expert takes for one, forward
-Step = Callable[[], object]
+Step = Callable[[int], object]
 
 
 def tokens_of(rank: int) -> Tensor:
@@ -44,7 +44,7 @@ def layer(group: object = None, **options: object) -> MoELayer:
     return made
 
 
-def step(compute: Callable[[Tensor], tuple[Tensor, Tensor]], module: nn.Module, tokens: Tensor) -> None:
+def step(compute: Callable[[Tensor], tuple[Tensor, Tensor]], module: nn.Module, tokens: Tensor, number: int) -> None:
     """Forward and backward, with the auxiliary loss."""
     module.zero_grad()
     out, auxiliary = compute(tokens)
@@ -110,23 +110,14 @@ def deepspeed_step() -> Step:
     return partial(step, lambda tokens: module(tokens)[:2], module, tokens_of(dist.get_rank()).requires_grad_())
 
 
-def alternate(*makers: Callable[[], Step]) -> Times:
-    """On a rank: seconds of a step of each, turn by turn."""
-    return time_turns([lambda number, step=step: step() for step in make_sides(*makers)], ROUNDS)
-
-
-def side_by_side(*makers: Callable[[], Step]) -> Both:
-    return lambda: slowest_rank(launch(alternate, *makers, world_size=WORLD_SIZE, timeout=300))
-
-
-def seconds_of(make: Callable[[], Step], world_size: int) -> float:
+def seconds_of(make: Callable[[], Step], world_size: int) -> Seconds:
     """In a launch of its own, whose ranks share all cores."""
     threads = max(1, (os.cpu_count() or 1) // world_size)
-    return slowest_rank(launch(alternate, make, world_size=world_size, threads=threads, timeout=300))[0]
+    return over_ranks(launch(alternate, ROUNDS, make, world_size=world_size, threads=threads, timeout=300))[0]
 
 
 @benchmark(runs=3)
-def moe_layer_4_ranks_against_one_process() -> tuple[Callable[[], float], Callable[[], float]]:
+def moe_layer_4_ranks_against_one_process() -> tuple[Work, Work]:
     """Experts dealt out over 4 ranks against all of them, and all tokens, in one process that has all cores."""
     return partial(seconds_of, ours, WORLD_SIZE), partial(seconds_of, one_process, 1)
 
@@ -134,20 +125,20 @@ def moe_layer_4_ranks_against_one_process() -> tuple[Callable[[], float], Callab
 @benchmark(runs=3)
 def moe_layer_4_ranks_against_padded() -> Both:
     """Uneven all-to-alls and products against equal ones, padded to the busiest expert."""
-    return side_by_side(ours, padded_step)
+    return side_by_side(ours, padded_step, rounds=ROUNDS)
 
 
-@benchmark(runs=3)
+@benchmark(runs=3, goal=Goal(0.6))
 def moe_layer_4_ranks_against_deepspeed() -> Both:
-    """Against DeepSpeed's MoE, dropless."""
-    return side_by_side(ours, deepspeed_step)
+    """An MoE layer against DeepSpeed's MoE, dropless."""
+    return side_by_side(ours, deepspeed_step, rounds=ROUNDS)
 
 
 @benchmark(runs=3)
 def moe_layer_4_ranks_in_chunks() -> Both:
     """Four chunks, each travelling while experts are busy with another, against one. Experts pause as long as it takes
     to send: ranks that share cores could hide nothing behind products, for sending takes cores, too."""
-    return side_by_side(partial(pausing, 4), partial(pausing, 1))
+    return side_by_side(partial(pausing, 4), partial(pausing, 1), rounds=ROUNDS)
 
 
 class Pause(torch.autograd.Function):
@@ -184,9 +175,9 @@ def main() -> None:
     ways = {"ours": ours, "in 2 chunks": partial(ours, num_chunks=2), "in 4 chunks": partial(ours, num_chunks=4),
             "padded": padded_step, "DeepSpeed": deepspeed_step}
     ways |= {f"pausing, in {chunks}": partial(pausing, chunks) for chunks in (1, 2, 4)}
-    took = slowest_rank(launch(alternate, *ways.values(), world_size=WORLD_SIZE, timeout=300))
+    took = over_ranks(launch(alternate, ROUNDS, *ways.values(), world_size=WORLD_SIZE, timeout=300))
     for name, seconds in zip([*ways, "one process"], [*took, seconds_of(one_process, 1)]):
-        print(f"{name:16}{1e3 * seconds:8.1f} ms")
+        print(f"{name:16}{1e3 * seconds.clock:8.1f} ms{1e3 * seconds.cpu:8.1f} ms of CPU")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,34 @@
-"""Time two ways to do the same work, turn by turn, so that a busy machine slows both alike."""
+"""Time two ways to do the same work, turn by turn, so that a busy machine slows both alike.
+
+A turn of a side has two times. The clock's depends on who else wants the cores. CPU seconds, user and system, depend on
+the work: where ranks outnumber cores, the sum of them is what a step lasts on a quiet machine.
+"""
 
 import importlib
 import json
 import math
 import os
 import pkgutil
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
-# Does the work once. Returns None, or the seconds it measured itself where the ranks time it.
-Work = Callable[[], float | None]
-Both = Callable[[], Sequence[float]]  # times ours and theirs in the same launch
+
+class Seconds(NamedTuple):
+    """Of one side in one turn. cpu: a rank's, the mean of all ranks; None where nobody has counted."""
+
+    clock: float
+    cpu: float | None = None
+
+
+# Does the work once. Returns None, or the seconds it measured itself where that has to be done elsewhere.
+Work = Callable[[], Seconds | float | None]
+Both = Callable[[], Sequence[Seconds]]  # times ours and theirs in the same launch
 Maker = Callable[[], tuple[Work, Work] | Both]  # prepares once, outside the timing
 SIDES = OURS, THEIRS = "ours", "theirs"
 PREPARATION = "preparation"  # what fails before either side has begun
@@ -22,10 +36,26 @@ EVENTS = "COURSE_LIB_BENCHMARK_EVENTS"  # names the file in which the command re
 
 
 @dataclass(frozen=True)
+class Goal:
+    """What a row is to reach. of: "cpu_ratio", "ratio" (of the clock) or "ours_s"; at_most None: to compare with."""
+
+    at_most: float | None
+    of: str = "cpu_ratio"
+
+    def met(self, result: "Result") -> bool | None:
+        """As the table shows it, with two digits of a ratio. None where it was not measured, or nothing is asked."""
+        found = getattr(result, self.of)
+        if found is None or self.at_most is None:
+            return None
+        return round(found, 3 if self.of == "ours_s" else 2) <= self.at_most
+
+
+@dataclass(frozen=True)
 class Benchmark:
     name: str
     make: Maker
     runs: int
+    goal: Goal | None = None
 
 
 @dataclass(frozen=True)
@@ -39,34 +69,47 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """Median seconds of each side over `runs` timed turns; None where there was no turn before the failure."""
+    """Seconds of (ours, theirs) in each timed turn. What is derived is None without a turn, or where nobody counted."""
 
     name: str
-    ours_s: float | None
-    theirs_s: float | None
-    runs: int
+    turns: Sequence[Sequence[Seconds]]
     failure: Failure | None = None
 
-    @classmethod
-    def of(cls, name: str, turns: Sequence[Sequence[float]], failure: Failure | None = None) -> "Result":
-        """From the seconds of (ours, theirs) in every turn."""
-        ours_s, theirs_s = map(statistics.median, zip(*turns)) if turns else (None, None)
-        return cls(name, ours_s, theirs_s, len(turns), failure)
+    def median_s(self, side: int, of: str) -> float | None:
+        """of: "clock" or "cpu"."""
+        seconds = [getattr(turn[side], of) for turn in self.turns]
+        return statistics.median(seconds) if seconds and None not in seconds else None
 
-    @property
-    def ratio(self) -> float | None:
-        return self.ours_s / self.theirs_s if self.runs else None
+    def spread(self, of: str) -> tuple[float, float] | None:
+        """The least and the largest of the turns' own ratios: the ratio of the medians lies between them."""
+        pairs = [(getattr(ours, of), getattr(theirs, of)) for ours, theirs in self.turns]
+        if not pairs or not all(theirs and ours is not None for ours, theirs in pairs):
+            return None
+        return min(ours / theirs for ours, theirs in pairs), max(ours / theirs for ours, theirs in pairs)
 
-    def as_json(self) -> dict[str, str | float | None]:
-        row = {"name": self.name, "ours_s": self.ours_s, "theirs_s": self.theirs_s, "ratio": self.ratio,
-               "runs": self.runs}
+    def _ratio(self, of: str) -> float | None:
+        ours, theirs = self.median_s(0, of), self.median_s(1, of)
+        return ours / theirs if theirs and ours is not None else None
+
+    ours_s = property(lambda self: self.median_s(0, "clock"))
+    theirs_s = property(lambda self: self.median_s(1, "clock"))
+    ratio = property(lambda self: self._ratio("clock"))
+    ours_cpu_s = property(lambda self: self.median_s(0, "cpu"))
+    theirs_cpu_s = property(lambda self: self.median_s(1, "cpu"))
+    cpu_ratio = property(lambda self: self._ratio("cpu"))
+    runs = property(lambda self: len(self.turns))
+
+    def as_json(self) -> dict[str, object]:
+        names = "name", "ours_s", "theirs_s", "ratio", "ours_cpu_s", "theirs_cpu_s", "cpu_ratio", "runs"
+        row = {name: getattr(self, name) for name in names}
+        row |= {"spread": self.spread("clock"), "cpu_spread": self.spread("cpu")}
         return row | ({"failed": str(self.failure)} if self.failure else {})
 
 
 REGISTERED: dict[str, Benchmark] = {}
 
 
-def benchmark(runs: int = 5) -> Callable[[Maker], Maker]:
+def benchmark(runs: int = 5, goal: Goal | None = None) -> Callable[[Maker], Maker]:
     """Register the decorated function, which returns the two ways to do the work, under its own name.
 
     Raises ValueError for fewer than one run, or for a name that another module has registered.
@@ -79,7 +122,7 @@ def benchmark(runs: int = 5) -> Callable[[Maker], Maker]:
         if known and known.make.__module__ != make.__module__:
             modules = f"{known.make.__module__} and {make.__module__}"
             raise ValueError(f"{modules} both name a benchmark {make.__name__!r}")
-        REGISTERED[make.__name__] = Benchmark(make.__name__, make, runs)
+        REGISTERED[make.__name__] = Benchmark(make.__name__, make, runs, goal)
         return make
 
     return register
@@ -117,17 +160,25 @@ def store(rows: Sequence[dict], path: Path) -> None:
     os.replace(part, path)
 
 
-def seconds(work: Work) -> float:
+def cpu_seconds() -> float:
+    """User and system time of this process until now, of all its threads and of the children it has waited for."""
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def seconds(work: Work) -> Seconds:
     """Do the work once and say how long it took. Raises ValueError when what it reports is no time."""
-    started = time.perf_counter()
+    started, cpu_before = time.perf_counter(), cpu_seconds()
     own = work()
-    elapsed = time.perf_counter() - started if own is None else own
-    if not (math.isfinite(elapsed) and elapsed > 0):
+    if own is None:
+        return Seconds(time.perf_counter() - started, cpu_seconds() - cpu_before)
+    took = own if isinstance(own, Seconds) else Seconds(own)
+    if not (math.isfinite(took.clock) and took.clock > 0):
         raise ValueError(f"a benchmark returns None or the positive seconds it measured, given {own!r}")
-    return elapsed
+    return took
 
 
-def turns(chosen: Benchmark) -> Iterator[Sequence[float]]:
+def turns(chosen: Benchmark) -> Iterator[Sequence[Seconds]]:
     """Seconds of (ours, theirs) in each of its timed turns, after one untimed turn."""
     tell("side", PREPARATION)
     made = chosen.make()
@@ -138,8 +189,8 @@ def turns(chosen: Benchmark) -> Iterator[Sequence[float]]:
             yield took
 
 
-def _turn(works: tuple[Work, Work], order: tuple[int, int]) -> list[float]:
-    took = [0.0, 0.0]
+def _turn(works: tuple[Work, Work], order: tuple[int, int]) -> list[Seconds]:
+    took = [Seconds(0.0)] * 2
     for side in order:
         tell("side", SIDES[side])
         took[side] = seconds(works[side])

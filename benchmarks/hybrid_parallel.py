@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,18 +16,18 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
+from benchmarks.harness import Both, Goal, benchmark
+from benchmarks.ranks import side_by_side
 from course_lib import nano3d
 from course_lib.hybrid_parallel import HybridOptimizer, HybridTrainer, ParallelLayout, parallelize
 from course_lib.hybrid_parallel.trainer import COUNTED_STEP
 from course_lib.pipeline_parallel import partition
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
-from course_lib.runtime import device, launch
+from course_lib.runtime import device
 from course_lib.tensor_parallel.dtensor import dtensor_gpt
 
-WORLD_SIZE, ROUNDS, ROWS, MICROBATCHES = 4, 5, 16, 4
+ROWS, MICROBATCHES = 16, 4
 CONFIG = GPTConfig(num_layers=4, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
 Step = Callable[[int], object]
 
@@ -145,65 +144,43 @@ def trainer_that_counts(counts: bool) -> Step:
     return step
 
 
-PAIRS: dict[str, tuple[Callable[[], Step], Callable[[], Step]]] = {
-    "dp2,tp2": (partial(ours, "dp2,tp2"), fsdp2_and_dtensor),
-    "dp2,tp2, not tied": (partial(ours, "dp2,tp2", tied=False), ddp_and_dtensor),
-    "dp2,tp2, replicate": (partial(ours, "dp2,tp2"), replicate_and_dtensor),
-    "dp2,tp2,zero3": (partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor),
-    "dp2,pp2": (partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp),
-    "counted": (partial(trainer_that_counts, True), partial(trainer_that_counts, False)),
-    "dp2,pp2,tp2": (trainer_of_three_axes, three_axes_on_one_page),
-}
-
-
-def alternate(name: str) -> Times:
-    """On a rank: seconds of a step of each side, turn by turn."""
-    times = time_turns(make_sides(*PAIRS[name]), ROUNDS)
-    dist.barrier()
-    return times
-
-
-def side_by_side(name: str, world_size: int = WORLD_SIZE) -> Both:
-    return lambda: slowest_rank(launch(alternate, name, world_size=world_size, timeout=300))
-
-
-@benchmark(runs=3)
+@benchmark(runs=3, goal=Goal(0.55))
 def hybrid_dp2_tp2() -> Both:
     """dp2 tp2, gradients averaged, against FSDP2 over DTensors, which shards parameters besides."""
-    return side_by_side("dp2,tp2")
+    return side_by_side(partial(ours, "dp2,tp2"), fsdp2_and_dtensor)
 
 
 @benchmark(runs=3)
 def hybrid_dp2_tp2_ddp() -> Both:
     """dp2 tp2 of a GPT whose head is a matrix of its own, against DistributedDataParallel over DTensors."""
-    return side_by_side("dp2,tp2, not tied")
+    return side_by_side(partial(ours, "dp2,tp2", tied=False), ddp_and_dtensor)
 
 
 @benchmark(runs=3)
 def hybrid_dp2_tp2_replicate() -> Both:
     """dp2 tp2 against torch's composable replicate over DTensors, which averages gradients and shards nothing."""
-    return side_by_side("dp2,tp2, replicate")
+    return side_by_side(partial(ours, "dp2,tp2"), replicate_and_dtensor)
 
 
 @benchmark(runs=3)
 def hybrid_dp2_tp2_zero3() -> Both:
     """The same with ZeRO-3: the same layout of parameters as FSDP2 over DTensors."""
-    return side_by_side("dp2,tp2,zero3")
+    return side_by_side(partial(ours, "dp2,tp2,zero3"), fsdp2_and_dtensor)
 
 
 @benchmark(runs=3)
 def hybrid_pp2_dp2() -> Both:
     """1F1B with 4 micro-batches on pp2 dp2, against torch.distributed.pipelining and DistributedDataParallel."""
-    return side_by_side("dp2,pp2")
+    return side_by_side(partial(ours, "dp2,pp2", MICROBATCHES, tied=False), pipelining_and_ddp)
 
 
 @benchmark(runs=3)
 def hybrid_dp2_pp2_tp2() -> Both:
     """HybridTrainer's step on 8 ranks, dp2 pp2 tp2 with 4 micro-batches, against nano3d's: one file, torch alone."""
-    return side_by_side("dp2,pp2,tp2", 8)
+    return side_by_side(trainer_of_three_axes, three_axes_on_one_page, world_size=8)
 
 
 @benchmark(runs=3)
 def hybrid_counted_step() -> Both:
     """A step in which bytes and memory are counted, against one without, of a GPT so small that operators are short."""
-    return side_by_side("counted")
+    return side_by_side(partial(trainer_that_counts, True), partial(trainer_that_counts, False))

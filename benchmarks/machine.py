@@ -1,5 +1,6 @@
 """Where the times of a table come from: the machine, the versions of what was timed, and how busy the machine was."""
 
+import datetime
 import os
 import platform
 from importlib import metadata
@@ -9,6 +10,7 @@ import torch
 
 from course_lib.runtime.backends import count_gpus, gpu_kind
 
+QUIET = 1.0  # load before
 TIMED = ("torch", "accelerate", "deepspeed", "ipywidgets")
 
 
@@ -44,9 +46,11 @@ def load() -> float:
 
 
 def footer(load_before: float) -> str:
-    """Three lines to stand below a table of times."""
+    """Four lines to stand below a table of times."""
+    busy = ": others were at work, a draft" if load_before > QUIET else ""
     memory_gib = psutil.virtual_memory().total / 2**30
     return (f"machine   {processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB{gpus()}, "
             f"{platform.system()} {platform.release()}\n"
             f"versions  {versions()}\n"
-            f"load      {load_before:.2f} before, {load():.2f} after (mean of a minute)")
+            f"load      {load_before:.2f} before, {load():.2f} after (mean of a minute){busy}\n"
+            f"date      {datetime.date.today()}")

@@ -5,7 +5,6 @@ beside the simulated one, where waiting stands in for a GPU's work (course_lib/p
 """
 
 import argparse
-import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -14,14 +13,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, make_sides, slowest_rank, time_turns
+from benchmarks.harness import Both, Goal, benchmark
+from benchmarks.ranks import side_by_side
 from course_lib.pipeline_parallel import SCHEDULES, PipelineParallel, Schedule, measured_step, partition, simulate
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.reference.gpt import next_token_loss
 from course_lib.runtime import device, launch, record_timeline
 
-WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 11
+WORLD_SIZE, MICROBATCHES, ROUNDS = 4, 8, 6
 # Eight stages of a block each, beside the embedding and the head. 2 rows of 64 tokens in a micro-batch.
 CONFIG = GPTConfig(num_layers=8, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=64)
 Step = Callable[[Tensor, Tensor], object]
@@ -46,53 +45,49 @@ def theirs(modules: list[nn.Module], schedule: Schedule, kind: str) -> Step:
     return step
 
 
-def alternate(name: str, rounds: int = ROUNDS) -> Times:
-    """On a rank: seconds of a step of ours and of torch's, turn by turn."""
+def make_step(name: str, make: Callable[[list[nn.Module], Schedule], Step]) -> Callable[[int], None]:
     schedule = SCHEDULES[name](WORLD_SIZE, MICROBATCHES)
-    torch.manual_seed(0)
     model = GPT(CONFIG)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())  # torch's would not sum tied gradients
+    stages = partition(model, schedule.num_stages)
+    modules = [stages[stage] for stage in schedule.stages[dist.get_rank()]]
+    step = make(modules, schedule)
     inputs, targets = batches(0, 0, 1, batch_size=2 * MICROBATCHES, sequence_length=CONFIG.sequence_length)
 
-    def make_step(make: Callable[[list[nn.Module], Schedule], Step]) -> Callable[[int], None]:
-        stages = partition(copy.deepcopy(model), schedule.num_stages)
-        modules = [stages[stage] for stage in schedule.stages[dist.get_rank()]]
-        step = make(modules, schedule)
+    def zero_and_step(number: int) -> None:
+        for module in modules:
+            module.zero_grad()
+        step(inputs, targets)
 
-        def zero_and_step(number: int) -> None:
-            for module in modules:
-                module.zero_grad()
-            step(inputs, targets)
+    return zero_and_step
 
-        return zero_and_step
 
+def against_torch(name: str) -> Both:
     makers = ours, partial(theirs, kind=SCHEDULES[name].in_torch)
-    return time_turns(make_sides(*(partial(make_step, make) for make in makers)), rounds)
+    return side_by_side(*(partial(make_step, name, make) for make in makers), rounds=ROUNDS)
 
 
-def side_by_side(name: str) -> Both:
-    return lambda: slowest_rank(launch(alternate, name, world_size=WORLD_SIZE, timeout=300))
-
-
-@benchmark(runs=3)
+@benchmark(runs=3, goal=Goal(0.92))
 def pipeline_1f1b_4_ranks() -> Both:
     """A step of 1F1B with 8 micro-batches on 4 ranks, ours against torch.distributed.pipelining's."""
-    return side_by_side("1F1B")
+    return against_torch("1F1B")
 
 
-@benchmark(runs=3)
+@benchmark(runs=3, goal=Goal(0.92))
 def pipeline_interleaved_4_ranks() -> Both:
-    """The same with interleaved 1F1B, two chunks a rank."""
-    return side_by_side("interleaved 1F1B")
+    """A step of interleaved 1F1B, two chunks a rank, against torch.distributed.pipelining's."""
+    return against_torch("interleaved 1F1B")
 
 
-@benchmark(runs=3)
+@benchmark(runs=3, goal=Goal(0.92))
 def pipeline_zb_v_4_ranks() -> Both:
-    """The same with ZB-V, two chunks a rank and a backward pass in two parts."""
-    return side_by_side("ZB-V")
+    """A step of ZB-V, two chunks a rank and a backward pass in two parts, against torch.distributed.pipelining's."""
+    return against_torch("ZB-V")
 
 
 MOST = 0.03
+
+
 def recorded_step(schedule: Schedule, seconds: float) -> None:
     """On a rank: one step in which F, I and W of a rank's layers for one micro-batch last `seconds` each."""
     torch.manual_seed(0)

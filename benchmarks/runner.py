@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import EVENTS, PREPARATION, Benchmark, Failure, Result
+from benchmarks.harness import EVENTS, PREPARATION, Benchmark, Failure, Result, Seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 _POLL_S = 0.1
@@ -136,13 +136,13 @@ def _until_the_first_failure(module: str, names: Sequence[str], deadline_s: floa
                 if kind == "side":
                     (side,) = values
                 elif kind == "turn":
-                    turns.append(values)
+                    turns.append([Seconds(*side_took) for side_took in values])
                     after_turn(unfinished[0])
                 elif kind == "failed":
                     failure = Failure(side, f"raised {values[0]}")
                     break
                 elif kind == "ends":
-                    yield Result.of(unfinished.pop(0), turns)
+                    yield Result(unfinished.pop(0), turns)
                     turns = []
                     if not unfinished:
                         break
@@ -151,4 +151,4 @@ def _until_the_first_failure(module: str, names: Sequence[str], deadline_s: floa
     except Hung as hung:
         failure = Failure(side, str(hung))
     if failure:
-        yield Result.of(unfinished[0], turns, failure)
+        yield Result(unfinished[0], turns, failure)

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.harness import Both, benchmark
-from benchmarks.ranks import Times, make_sides, seconds_together, slowest_rank, time_turns
+from benchmarks.harness import Both, Goal, Seconds, benchmark, cpu_seconds
+from benchmarks.ranks import Times, over_ranks, seconds_together, side_by_side, time_turns
 from course_lib.reference import GPT, GPTConfig, batches
 from course_lib.runtime import device, launch
 from course_lib.sequence_parallel import LAYOUTS, recompute, ring_attention
 
-ROUNDS = 11
+ROUNDS = 7
 CONFIG = GPTConfig(num_layers=4, hidden_size=256, num_heads=4, vocab_size=256, sequence_length=128, dropout=0.1)
 ROWS = 4
 WORLD_SIZE, TOKENS, HEADS, HEAD_DIM = 8, 8192, 1, 64  # 1024 tokens on each rank
@@ -50,29 +50,25 @@ def step(model: GPT, number: int) -> None:
     model(*batches(number, 0, 1, batch_size=ROWS, sequence_length=CONFIG.sequence_length))[1].backward()
 
 
-def training_steps(*changes: Callable[[GPT], None]) -> Times:
-    """On a rank: seconds of a step of each, turn by turn."""
-    def make(change: Callable[[GPT], None]) -> Callable[[int], None]:
-        model = GPT(CONFIG)
-        change(model)
-        return functools.partial(step, model)
-
-    return time_turns(make_sides(*(functools.partial(make, change) for change in changes)), ROUNDS)
+def changed(change: Callable[[GPT], None]) -> Callable[[int], None]:
+    model = GPT(CONFIG)
+    change(model)
+    return functools.partial(step, model)
 
 
 def in_one_rank(*changes: Callable[[GPT], None]) -> Both:
-    return lambda: slowest_rank(launch(training_steps, *changes, world_size=1, timeout=300))
+    return side_by_side(*(functools.partial(changed, change) for change in changes), rounds=ROUNDS, world_size=1)
 
 
-@benchmark(runs=5)
+@benchmark(runs=3, goal=Goal(1.0))
 def recompute_full() -> Both:
     """A training step of a GPT whose blocks are recomputed, against torch.utils.checkpoint's, dropout on."""
     return in_one_rank(functools.partial(recompute_blocks, policy="full"), checkpoint_blocks)
 
 
-@benchmark(runs=5)
+@benchmark(runs=3, goal=Goal(1.0))
 def recompute_selective() -> Both:
-    """The same where only attention's core is recomputed."""
+    """A training step of a GPT whose attention cores alone are recomputed, against torch.utils.checkpoint's."""
     return in_one_rank(functools.partial(recompute_blocks, policy="selective"), selectively_checkpointed)
 
 
@@ -91,7 +87,7 @@ def has_a_core_each() -> bool:
     return device().type != "cpu" or (os.cpu_count() or 1) >= dist.get_world_size()
 
 
-def busy_seconds(work: Callable[[], object]) -> float:
+def busy_seconds(work: Callable[[], object]) -> Seconds:
     """Until this rank is done; where ranks share cores, what it computed without what it waited for.
 
     The slowest rank's is what a step lasts on ranks that have a device each: under contiguous shards the last rank
@@ -100,9 +96,9 @@ def busy_seconds(work: Callable[[], object]) -> float:
     if has_a_core_each():
         return seconds_together(work)
     dist.barrier()
-    started = time.thread_time()
+    started, cpu_before = time.thread_time(), cpu_seconds()
     work()
-    return time.thread_time() - started
+    return Seconds(time.thread_time() - started, cpu_seconds() - cpu_before)
 
 
 def attention_steps(*layouts: str, rounds: int = ROUNDS) -> Times:
@@ -112,13 +108,13 @@ def attention_steps(*layouts: str, rounds: int = ROUNDS) -> Times:
     """
     qkv = shards()
     times = time_turns([lambda _, layout=layout: attend(qkv, layout) for layout in layouts], rounds, 1, busy_seconds)
-    return [[statistics.median(side) for side in zip(*times)]]
+    return [[Seconds(*map(statistics.median, zip(*side))) for side in zip(*times)]]
 
 
 @benchmark(runs=3)
 def ring_attention_zigzag_over_contiguous() -> Both:
     """Causal ring attention on 8 ranks, forward and backward: zigzag against contiguous shards, both ours."""
-    return lambda: slowest_rank(launch(attention_steps, "zigzag", "contiguous", world_size=WORLD_SIZE, timeout=300))
+    return lambda: over_ranks(launch(attention_steps, "zigzag", "contiguous", world_size=WORLD_SIZE, timeout=300))
 
 
 def main() -> None:
@@ -126,7 +122,7 @@ def main() -> None:
     for world_size in (2, 4, WORLD_SIZE):
         of_ranks = launch(attention_steps, *LAYOUTS, rounds=5, world_size=world_size, timeout=300)
         for layout, took in zip(LAYOUTS, zip(*(times for times, in of_ranks))):
-            print(f"R = {world_size:<4}{layout:<12}{1e3 * max(took):>11.0f} ms{1e3 * min(took):>11.0f} ms")
+            print(f"R = {world_size:<4}{layout:<12}{1e3 * max(took).clock:>11.0f} ms{1e3 * min(took).clock:>11.0f} ms")
 
 
 if __name__ == "__main__":

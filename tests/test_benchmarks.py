@@ -3,14 +3,19 @@
 import importlib
 import itertools
 import json
+import subprocess
+import sys
 import textwrap
+import threading
+import time
+from functools import partial
 
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import harness
-from benchmarks.harness import THEIRS, Benchmark, Result, benchmark, choose, discover, turns
-from benchmarks.ranks import in_turns, slowest_rank
+from benchmarks.harness import THEIRS, Benchmark, Goal, Result, Seconds, benchmark, choose, discover, turns
+from benchmarks.ranks import in_turns, over_ranks, side_by_side
 from benchmarks.runner import results
 from tests.processes import processes_with
 
@@ -24,7 +29,7 @@ def replay(*reported):
 
 
 def measured(make, runs=1):
-    return Result.of("fake", list(turns(Benchmark("fake", make, runs))))
+    return Result("fake", list(turns(Benchmark("fake", make, runs))))
 
 
 @pytest.fixture
@@ -68,9 +73,11 @@ def test_the_two_sides_alternate_after_one_untimed_turn_each():
 
 def test_a_result_holds_the_medians_and_ours_over_theirs_also_where_one_launch_times_both():
     apart = measured(lambda: (replay(99.0, 1.0, 3.0, 2.0), replay(99.0, 4.0, 4.0, 8.0)), runs=3)
-    together = measured(lambda: replay((99.0, 99.0), (1.0, 4.0), (3.0, 4.0), (2.0, 8.0)), runs=3)
+    pairs = [(99.0, 99.0), (1.0, 4.0), (3.0, 4.0), (2.0, 8.0)]
+    together = measured(lambda: replay(*([Seconds(ours), Seconds(theirs)] for ours, theirs in pairs)), runs=3)
     assert apart == together
     assert (apart.ours_s, apart.theirs_s, apart.ratio, apart.runs) == (2.0, 4.0, 0.5, 3)
+    assert apart.spread("clock") == (0.25, 0.75) and apart.cpu_ratio is apart.spread("cpu") is None
 
 
 def test_work_that_reports_no_time_is_timed_from_outside_and_a_time_that_is_not_positive_is_refused():
@@ -83,8 +90,44 @@ def test_work_that_reports_no_time_is_timed_from_outside_and_a_time_that_is_not_
 
 def test_a_round_on_ranks_takes_as_long_as_its_slowest_rank_and_each_side_begins_as_many_rounds():
     one, other = [(1.0, 5.0), (3.0, 5.0), (9.0, 6.0)], [(2.0, 4.0), (2.0, 4.0), (1.0, 7.0)]
-    assert slowest_rank([one, other]) == [3.0, 5.0]
+    ranks = [[[Seconds(clock, 10 * clock) for clock in sides] for sides in rounds] for rounds in (one, other)]
+    assert over_ranks(ranks) == [Seconds(3.0, 25.0), Seconds(5.0, 45.0)]  # of CPU seconds the mean of the ranks
     assert [in_turns(number, 3) for number in range(3)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+
+
+BURN = "import time\nwhile time.process_time() < {}: pass"
+
+
+def busy(thread_s, child_s=0.0, pause_s=0.0):
+    """A step that keeps two threads of its rank busy for thread_s CPU seconds each, and a process for child_s more."""
+    def burn():
+        until = time.thread_time() + thread_s
+        while time.thread_time() < until:
+            pass
+
+    def step(number):
+        time.sleep(pause_s)
+        helper = threading.Thread(target=burn)
+        helper.start()
+        burn()
+        helper.join()
+        if child_s:
+            subprocess.run([sys.executable, "-S", "-c", BURN.format(child_s)], check=True)
+
+    return step
+
+
+@pytest.mark.parametrize("ours, theirs, least, most", [
+    ({"thread_s": 0.1}, {"thread_s": 0.05}, 1.8, 2.2),
+    ({"thread_s": 0.05, "child_s": 0.1}, {"thread_s": 0.1}, 0.9, 1.4),  # Python's start counts, too
+    ({"thread_s": 0.0, "pause_s": 0.3}, {"thread_s": 0.05}, 0.0, 0.1),
+], ids=["twice", "children", "asleep"])
+def test_cpu_seconds_are_those_of_threads_and_children_and_none_of_sleep(ours, theirs, least, most):
+    both = side_by_side(partial(busy, **ours), partial(busy, **theirs), rounds=3, world_size=2)
+    result = Result("fake", [both()])
+    assert least <= result.cpu_ratio <= most
+    assert result.theirs_cpu_s == pytest.approx(2 * theirs["thread_s"], rel=0.2)  # of a rank, not of all
+    assert [Goal(least).met(result), Goal(most).met(result)] == [False, True]
 
 
 def test_a_benchmark_is_registered_under_its_own_name_once_and_has_a_run(registered):
@@ -101,16 +144,24 @@ def test_a_benchmark_is_registered_under_its_own_name_once_and_has_a_run(registe
 
 def test_the_command_prints_a_table_that_ends_with_the_machine_and_writes_json_and_refuses_an_unknown_name(
         made_up, tmp_path, capsys):
-    package = made_up(failing("ring", theirs="0.002"))
-    assert command.main(["ring", "--json", str(tmp_path / "results.json")], package) == 0
-    _, line, machine, versions, load = capsys.readouterr().out.splitlines()
-    assert line.split() == ["ring", "1.00", "2.00", "0.50", "2"]
-    assert "cores" in machine and "torch" in versions and "before" in load
-    assert json.loads((tmp_path / "results.json").read_text()) == [
-        {"name": "ring", "ours_s": 0.001, "theirs_s": 0.002, "ratio": 0.5, "runs": 2}]
+    goal = "from benchmarks.harness import Goal\n"
+    package = made_up(goal + textwrap.dedent(failing("ring", theirs="0.002", runs="2, goal=Goal(0.4, 'ratio')")))
+    files = ["--json", str(tmp_path / "results.json"), "--page", str(tmp_path / "page.md")]
+    assert command.main(["ring", *files], package) == 0
+    _, line, machine, versions, load, date = capsys.readouterr().out.splitlines()
+    assert " ".join(line.split()) == "ring 1.00 2.00 0.50 (0.50-0.50) - - - 2 clock 0.4: not met"
+    assert "cores" in machine and "torch" in versions and "before" in load and "date" in date
+    [row] = json.loads((tmp_path / "results.json").read_text())
+    assert row.items() >= {"name": "ring", "ours_s": 0.001, "theirs_s": 0.002, "ratio": 0.5, "runs": 2,
+                           "spread": [0.5, 0.5], "cpu_ratio": None}.items()
+    page = (tmp_path / "page.md").read_text()
+    assert "| 1.00 | 2.00 | 0.50 (0.50-0.50) | - | - | - | 2 | clock 0.4: not met |" in page and date in page
     with pytest.raises(SystemExit):
         command.main(["nothing"], package)
     assert "no benchmark is called nothing; there are: ring" in capsys.readouterr().err
+    assert command.main(["--goals"], made_up(failing("plain", runs=1))) == 0
+    out = capsys.readouterr().out
+    assert "ring" in out and "plain" not in out
 
 
 # What fails
@@ -144,8 +195,8 @@ def test_a_peer_that_fails_is_a_row_that_says_so_and_the_others_are_measured_and
     first, *bad, last = results(choose([], discover(made_up(source))), deadline_s=2.0)
     assert (first.name, first.runs, last.name, last.ratio, last.failure) == ("a_good", 2, "z_good", 1.5, None)
     for each in bad:
-        assert each.as_json() == {"name": each.name, "ours_s": None, "theirs_s": None, "ratio": None, "runs": 0,
-                                  "failed": f"theirs {FAILING[each.name][1]}"}
+        told = {"name": each.name, "runs": 0, "failed": f"theirs {FAILING[each.name][1]}"}
+        assert each.as_json() == {**dict.fromkeys(first.as_json()), **told}  # all others are None
     assert {each.name for each in bad} == {*FAILING} and still_running(tmp_path) == []
 
 

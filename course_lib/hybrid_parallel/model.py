@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from course_lib.checkpoint import piece
 from course_lib.checkpoint.piece import LocalTensor, Piece, Placement, State, TensorRange, whole
+from course_lib.collectives.differentiable import start_all_reduce
 from course_lib.expert_parallel import MoELayer
 from course_lib.hybrid_parallel import kinds
 from course_lib.hybrid_parallel.kinds import Kind, scale_gradients
@@ -107,11 +108,12 @@ class HybridModel(nn.Module):
         # Its mean is over this rank's rows and tokens only; all replicas have equally many, so their mean is the
         # batch's.
         loss = self.pipeline.step(self.local_tokens(inputs), self.local_tokens(targets))
+        if self.replicas.n == 1:
+            self.reduce_gradients()
+            return loss
+        adding_up = start_all_reduce(loss, self.replicas)  # one number, beside the gradients
         self.reduce_gradients()
-        if self.replicas.n > 1:
-            loss = loss.to(self.replicas.wire(loss.device))
-            dist.all_reduce(loss, group=self.replicas.group)
-        return loss / self.replicas.n
+        return adding_up() / self.replicas.n
 
     def reduce_gradients(self) -> None:
         """What forward_backward ends with: see kinds.reduce_gradients, and chapter 6 for what ZeRO does instead."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import reduce_from_group
+from course_lib.collectives.differentiable import start_all_reduce
 from course_lib.groups.membership import Group, Member, describe, member, require_kind, sendable
 from course_lib.tensor_parallel.cut import cut_evenly
 from course_lib.tensor_parallel.linear import CutModule
@@ -97,15 +98,18 @@ class TokenLosses(torch.autograd.Function):
         """Losses (...) of logits (..., V/t) and targets (...), V being t times what this rank has."""
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for a sum over V
         V = wide.shape[-1] * me.n
-        z = wide - reduce_over_ranks(wide.amax(-1), dist.ReduceOp.MAX, me).unsqueeze(-1)  # (..., V/t), at most 0
+        largest = sendable(wide.amax(-1), me)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=me.group)
+        z = wide - largest.to(wide.device).unsqueeze(-1)  # (..., V/t), at most 0
         rows, is_elsewhere = own_rows(targets, V, me)
         z_y = z.gather(-1, rows.unsqueeze(-1)).squeeze(-1).masked_fill(is_elsewhere, 0)  # (...)
-        with_mean = torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0)
+        # One rank brings z_y, all others 0: their sum is a lookup without knowing who has the target. It travels while
+        # exponentials are computed, and beside their sum: for so few numbers a message costs what waiting for it costs.
+        adding_up = start_all_reduce(torch.stack([z_y, z.sum(-1) / V]) if smoothing else z_y.unsqueeze(0), me)
         # In place: (..., V/t) is the largest tensor of a small model, and z is not needed again.
         exponentials = z.exp_()
-        total = reduce_over_ranks(exponentials.sum(-1), dist.ReduceOp.SUM, me)  # (...)
-        # One rank brings z_y, all others 0: their sum is a lookup without knowing who has the target.
-        z_y, *z_mean = reduce_over_ranks(with_mean, dist.ReduceOp.SUM, me)
+        total = start_all_reduce(exponentials.sum(-1), me)  # (...)
+        (z_y, *z_mean), total = adding_up(), total()
         ctx.save_for_backward(exponentials.div_(total.unsqueeze(-1)).to(logits.dtype), rows, is_elsewhere)
         ctx.smoothing, ctx.V = smoothing, V
         losses = total.log() - (1 - smoothing) * z_y - sum(smoothing * mean for mean in z_mean)
@@ -123,13 +127,6 @@ class TokenLosses(torch.autograd.Function):
         # Of a target that lies elsewhere row 0 gets 0: no branch, and no message.
         d_logits.scatter_add_(-1, rows.unsqueeze(-1), -is_here.unsqueeze(-1))
         return d_logits.mul_(d_losses.unsqueeze(-1)), None, None, None
-
-
-def reduce_over_ranks(x: Tensor, operation: dist.ReduceOp, me: Member) -> Tensor:
-    """The sum, or maximum, of all ranks' x, in a new tensor."""
-    total = sendable(x, me)
-    dist.all_reduce(total, operation, group=me.group)
-    return total.to(x.device)
 
 
 def require_fitting(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:
