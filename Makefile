@@ -15,7 +15,7 @@ endif
 FIRST := notebooks/00_start_here.ipynb
 
 .PHONY: help authors lab teach grade gradescope handout slides site doctor check test sweep bench \
-	ci-ranks ci-class ci-pages sweep-tests mutants soak every-page run-again other-text executed pretend lint notebooks \
+	ci-ranks ci-class ci-pages ci-bare sweep-tests mutants soak every-page run-again other-text executed pretend lint notebooks \
 	showing exercises new-exercise text write-back size lock clean
 
 help:
@@ -128,6 +128,16 @@ ci-pages: $(TESTED)
 	$(CI_TESTS) $(PAGES)
 ci-ranks: $(TESTED)
 	$(CI_TESTS) tests $(addprefix --ignore=,$(CLASS) $(PAGES))
+
+# What a machine with a GPU has: the oldest torch that the course supports, and no package of Jupyter. conftest.py wants
+# more than is there, and pyproject.toml's settings are of plugins that are not.
+BARE := build/bare
+ci-bare:
+	"$(PYTHON)" tools/environment.py bare $(BARE)
+	$(BARE)/bin/python -m tools.gpu_day --mode pretended --json build/bare.json
+	OMP_NUM_THREADS=1 $(BARE)/bin/python -W ignore -m pytest -q -rs --noconftest -o strict=false -o addopts= \
+	  -p tests.sweep -p tests.snapshots --junitxml=build/$@.xml \
+	  tests/runtime/test_launch.py tests/runtime/test_staging.py tests/collectives tests/zero/test_zero.py
 
 # Every test with all its values; whatever is drawn is drawn anew. SEED=N repeats a run.
 sweep: sweep-tests pretend soak mutants every-page

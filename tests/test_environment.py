@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from course_lib.runtime.doctor import OLDEST_TORCH
 from tools import environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,12 +40,13 @@ def test_the_lock_holds_one_version_of_everything_pyproject_asks_for(python, sys
     assert unmet == [], "run make lock"
 
 
-def test_the_lock_names_no_address_path_or_option_and_the_same_lowest_python_stands_everywhere():
+def test_the_lock_names_no_address_path_or_option_and_the_same_lowest_python_and_torch_stand_everywhere():
     assert [line for line in PINS if re.search(r"://|file:|@|--|\.whl", line)] == []
     # the machine decides torch's build
     assert [line for line in PINS if re.match("nvidia-|cuda-|triton|pytorch-triton", line)] == []
     assert PROJECT["requires-python"] == f">={LOWEST}"
     assert f"- python>={LOWEST}\n" in (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert f"torch>={OLDEST_TORCH}" in PROJECT["dependencies"] and environment.oldest_torch() == f"{OLDEST_TORCH}.0"
 
 
 @pytest.mark.parametrize("version, told", [

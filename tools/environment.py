@@ -3,6 +3,8 @@
     python tools/environment.py make .venv            what a reader needs
     python tools/environment.py make .venv test       and what the tests need
     python tools/environment.py newest                the newest Python of this machine that can make one
+    python tools/environment.py bare build/bare       what a machine with a GPU has: no package of Jupyter, and the
+                                                      oldest torch that the course supports
 
 uv, which pip puts into the new environment, installs in a third of pip's time. Where it cannot be had, or fails, pip
 does, from the same lock. The lock names packages and versions, never an address: the reader's own pip configuration,
@@ -22,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 LOWEST, NEWEST = (3, 11), (3, 14)
+BARE_PYTHON = (3, 12)  # where there is one
+BARE = ["numpy", "matplotlib", "tqdm", "psutil", "cloudpickle", "pygments", "pytest", "attrs", "coverage"]
 UV_SETTINGS = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX",
                "cert": "SSL_CERT_FILE"}  # by pip's name
 ASKED = ("import sys, venv, ensurepip; assert sys.version_info.releaselevel == 'final'; "
@@ -69,20 +73,42 @@ def make(folder, extras):
     subprocess.run([*pip, *asked], cwd=ROOT, check=True)
 
 
+def oldest_torch():
+    """The version that pyproject.toml asks for at least."""
+    asked = re.search(r'"torch>=([0-9.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")).group(1)
+    return asked if asked.count(".") > 1 else asked + ".0"
+
+
+def bare(folder):
+    """Create the environment `folder` anew, of the newest of everything but torch."""
+    found = {(major, minor): path for major, minor, path in pythons()}
+    subprocess.run([found.get(BARE_PYTHON, sys.executable), "-m", "venv", "--clear", folder], check=True)
+    python = Path(folder, "bin", "python")
+    asked = ["torch==" + oldest_torch(), *BARE]
+    if subprocess.run([str(python), "-m", "pip", "install", "--quiet", *asked], cwd=ROOT).returncode:
+        raise SystemExit("NOT TRIED: %s cannot be had here" % ", ".join(asked))
+
+
 def newest():
     """The path of this machine's newest Python that the lock has been tried on and that can make an environment."""
+    return max(each for each in pythons() if LOWEST <= each[:2] <= NEWEST)[2]
+
+
+def pythons():
+    """(major, minor, path) of the Pythons of this machine that can make an environment."""
     names = ["python3.%d" % minor for minor in range(LOWEST[1], NEWEST[1] + 1)]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")  # most of them in no PATH
     answers = [subprocess.run([candidate, "-c", ASKED], capture_output=True, text=True).stdout
                for candidate in [sys.executable, *filter(None, map(shutil.which, names)),
                                  *map(str, sorted(pyenv.glob("*/bin/python3")))]]
-    found = [(int(major), int(minor), path) for answer in answers
-             for major, minor, path in re.findall(r"^(\d+) (\d+) (.+)$", answer, re.MULTILINE)]
-    return max(each for each in found if LOWEST <= each[:2] <= NEWEST)[2]
+    return [(int(major), int(minor), path) for answer in answers
+            for major, minor, path in re.findall(r"^(\d+) (\d+) (.+)$", answer, re.MULTILINE)]
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "newest":
         print(newest())
+    elif sys.argv[1] == "bare":
+        bare(sys.argv[2])
     else:
         make(sys.argv[2], sys.argv[3:])

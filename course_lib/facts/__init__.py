@@ -27,7 +27,7 @@ load_on_use(__name__, {
         "CUT_MLP_TIMES", "LINKS", "LLAMA_3_OVERSUBSCRIPTION", "LLAMA_3_POD", "MEASURED_COLLECTIVES", "RING_ON_NVLINK4",
         "SHARED_CLUSTER", "STEP_LATENCY", "TREE_STEP_LATENCY", "TWO_HOST_STEP_TIMES", "Interconnect",
         "MeasuredCollective", "RecordedTimes", "interconnect", "measured_collectives"),
-    "measured": ("gpu_day", "measured_on_gpu"),
+    "measured": ("MeasuredTable", "gpu_day", "measured_on_gpu"),
     "models": (
         "DEEPSEEK_V3_GPU_HOURS", "GPT3_COSTS", "GPT3_ENERGY", "GPT3_ON_ONE_V100", "GPT3_POWER", "GPT3_PUE", "MODELS",
         "PUBLISHED_FLOPS", "TRAINING_REPORTS", "Model", "ReportedRun", "model"),

@@ -33,6 +33,7 @@ LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
 ROWS = ("rows sent to experts", "rows that come back")  # activation terms of costs.flops that travel to experts
 LAUNCHED_BY_ATTENTION = 1 / 3  # of a layer's operations
 BACKWARD_OF_FLASH = 2.5  # products of backward over those of forward: five for two, the scores are made again
+terms_of = lru_cache(maxsize=4096)(activation_terms)  # a fit asks for the same layers under sixty sets of constants
 
 
 def layer_pass(job: Job, rates: Rates) -> Pass:
@@ -139,7 +140,7 @@ def kept_bytes(work: Work, number_bytes: int = 2) -> tuple[float, float, float]:
     """(what forward writes and backward reads of one layer; the scores' part of it; rows to experts and back, which are
     no part of it).
     """
-    terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, dropout=work.dropout,
+    terms = terms_of(work.shape, work.micro_batch, work.s // work.cp, dropout=work.dropout,
                              bytes_per_number=number_bytes)
     scores = 0.0 if work.flash else sum(term_bytes(term, work, "none") for term in terms if term.core)
     rows = sum(term_bytes(term, work, "none") for term in terms if term.name in ROWS)
@@ -263,7 +264,7 @@ def repeated_share(work: Work) -> float:
 def modules_seconds(work: Work, rates: Rates) -> Seconds:
     """Passes over what they had not kept, and the products that made it."""
     dropped = {name for module in work.modules for name in MODULES[module]}
-    terms = activation_terms(work.shape, work.micro_batch, work.s // work.cp, bytes_per_number=rates.number_bytes)
+    terms = terms_of(work.shape, work.micro_batch, work.s // work.cp, bytes_per_number=rates.number_bytes)
     memory = rates.pass_s(sum(term_bytes(term, work, "selective") for term in terms if term.name in dropped),
                           rates.passes)
     sizes = attention_sizes(work.shape, work.t)[1:-1] if "mla_up_proj" in work.modules else []

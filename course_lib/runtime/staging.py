@@ -9,8 +9,8 @@ whoever makes it: `dist.send`, FSDP2, and in C++ DDP's reducer and the functiona
 operators get a kernel of our own for the GPU's dispatch key. Wrapping the methods of ProcessGroup, as instruments/
 pending.py does, would miss whatever C++ calls; and below the dispatcher nothing is seen twice: the timeline and the
 watcher (above, in Python) and record_communication (a dispatch mode) see one call with the caller's tensors, and a
-call with tensors of the host never comes here. What is asked of a Backend itself, and not of its ProcessGroup, does
-not pass the dispatcher, and is not staged.
+call with tensors of the host never comes here, but for the one that an older gloo does not have (`carry_lists`). What
+is asked of a Backend itself, and not of its ProcessGroup, does not pass the dispatcher, and is not staged.
 """
 
 import contextlib
@@ -28,7 +28,9 @@ from course_lib.runtime.operations import POINT_TO_POINT, Operation, list_staged
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import OpOverload, dispatch_key, tree_map_only
 
+LISTS_SINCE = "2.13"  # the first torch whose gloo has an all_to_all of lists
 _library: torch.library.Library | None = None  # holds our kernels for as long as it lives
+_lists: torch.library.Library | None = None  # and the one of carry_lists
 # C++ holds a Work without its Python half, which has to live for as long as somebody can wait for it: a collective's
 # until it is over, since the functional collectives wait in C++. A message's only until its Python caller has it, and
 # no longer, so that a receive that nobody waits for is given up, as on the CPU.
@@ -41,12 +43,40 @@ def install() -> None:
     global _library
     if _library is not None:
         return
-    key = dispatch_key(torch.accelerator.current_accelerator().type)
-    _library = torch.library.Library("c10d", "IMPL")
+    kernels = {name: _make_kernel(getattr(torch.ops.c10d, name).default, function, row)
+               for name, (function, row) in list_staged_operators().items()}
+    _library = _register(kernels, dispatch_key(torch.accelerator.current_accelerator().type))
+
+
+def carry_lists() -> None:
+    """`dist.all_to_all` for tensors of the host, where gloo has only `all_to_all_single`. For good."""
+    global _lists
+    if _lists is None:
+        _lists = _register({"alltoall_": _all_to_all_in_one}, "CPU")
+
+
+def _register(kernels: dict[str, Callable], key: str) -> torch.library.Library:
+    library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")  # that there was a kernel before
-        for name, (function, row) in list_staged_operators().items():
-            _library.impl(name, _make_kernel(getattr(torch.ops.c10d, name).default, function, row), key)
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, key)
+    return library
+
+
+@torch.no_grad()
+def _all_to_all_in_one(outputs: list[Tensor], inputs: list[Tensor], group: Any, *options: Any) -> tuple:
+    """c10d::alltoall_ by one c10d::alltoall_base_ of all numbers, one list after the other."""
+    _latest.work = None
+    sent = torch.cat([tensor.flatten() for tensor in inputs])
+    arrives = [tensor.numel() for tensor in outputs]
+    came = sent.new_empty(sum(arrives))
+    host_work = torch.ops.c10d.alltoall_base_(came, sent, group, arrives, [tensor.numel() for tensor in inputs],
+                                              *options)
+    copies = [(own, part.view_as(own)) for own, part in zip(outputs, came.split(arrives), strict=True)]
+    _latest.work = work = StagedWork(Work.unbox(host_work), copies)
+    _collectives.add(work)
+    return outputs, work.boxed()
 
 
 def uninstall() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from course_lib.costs.flops import activation_bytes, count_parameters, roofline, step_flops, utilisation
-from course_lib.facts import accelerator, gpu_day, measured_on_gpu
+from course_lib.facts import MeasuredTable, accelerator, gpu_day, measured_on_gpu
 from course_lib.reference import GPTConfig
 from course_lib.why_distribute import shape_of
 
@@ -56,3 +56,12 @@ def test_no_product_was_faster_than_the_roofline_of_the_data_sheet():
 def test_the_name_of_a_step_that_there_is_not_is_answered_with_all_names():
     with pytest.raises(ValueError, match="no step is called 'x': expected one of .*products"):
         measured_on_gpu("x")
+
+
+def test_a_table_has_the_prediction_the_measurement_and_their_ratio_in_the_unit_asked_for():
+    table = MeasuredTable({"kept": ("kept_predicted", "step, fp32, written out", "kept_bytes"),
+                           "to the card": (64e9, "copies", "bytes_per_s", "pinned to card")}, "GB")
+    assert [row[1:] for row in table.cells()[1:]] == [("27.5", "27.5", "1.00"), ("64", "54.7", "0.85")]
+    assert "2026-11-27" in repr(table) and "<td>0.85</td>" in table._repr_html_()
+    with pytest.raises(ValueError, match="unknown unit 'GiB': expected one of .*'GB'"):
+        MeasuredTable({}, "GiB")

@@ -19,13 +19,13 @@ def steps(mode: str) -> list[Step]:
     num_gpus = backends.count_gpus()
     worlds = [("nccl", n) for n in sorted({1, num_gpus})] + [("gloo-cuda", 4)]
     return [
-        Step("fork, then a GPU", "a + b in a forked rank, twice", fork_then_gpu, 90.0),  # the first use of a driver
+        Step("fork, then a GPU", "a + b in a forked rank, twice", fork_then_gpu),
         Step("fork, then no GPU", "whether a rank on the CPU sees a GPU", no_gpu_on_the_cpu),
         Step("default device", "where a rank's tensors are made and arrive", where_tensors_are),
         Step("losses, float32", f"GPT, {STEPS} steps, no TF32, against the CPU",
-             partial(near_the_cpu, torch.float32, 0.0, FLOAT32_OFF), 60.0),
+             partial(near_the_cpu, torch.float32, 0.0, FLOAT32_OFF)),
         Step("losses, bfloat16", f"GPT, {STEPS} steps, against the CPU in float32",
-             partial(near_the_cpu, torch.bfloat16, 1e-9, BFLOAT16_OFF), 60.0),
+             partial(near_the_cpu, torch.bfloat16, 1e-9, BFLOAT16_OFF)),
         *(Step(f"timeline, {backend} {n}", "bars and hidden share of an all-reduce", partial(timeline, backend, n))
           for backend, n in worlds),
         Step("stopwatch", "seconds() of 1 and of 8 products", stopwatch),

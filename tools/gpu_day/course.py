@@ -20,7 +20,7 @@ from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import backends, device, launch, record_timeline
 from tools.gpu_day.operations import call_on_team
-from tools.gpu_day.steps import ON, Step, require
+from tools.gpu_day.steps import ON, NotHere, Step, require
 
 LAYOUTS = ("dp4", "dp4,zero1", "dp4,zero2", "dp4,zero3", "tp4", "pp4", "cp4", "dp2,tp2,zero1", "pp2,cp2", "dp4,ep4")
 CONFIG = GPTConfig()
@@ -83,7 +83,7 @@ def notebooks(mode: str, paths: Sequence[Path], within_s: float) -> object:
     """Each notebook in a process and a kernel of its own, a few at once; one that is not over in time says how far."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        return f"not tried: this Python has no {', '.join(missing)}"
+        raise NotHere(f"this Python has no {', '.join(missing)}")
     waiting, running, said = list(paths), dict[Path, subprocess.Popen](), dict[str, str]()
     until = time.monotonic() + within_s
 
@@ -91,17 +91,19 @@ def notebooks(mode: str, paths: Sequence[Path], within_s: float) -> object:
         said[path.name[:2]] = running.pop(path).communicate()[0].strip()
         print(f"notebook {path.name[:2]}: {said[path.name[:2]][-3000:]}", file=sys.stderr, flush=True)
 
-    while (waiting or running) and time.monotonic() < until:
-        while waiting and len(running) < AT_ONCE:
-            path = waiting.pop(0)
-            command = [sys.executable, "-u", "-m", "tools.gpu_day.course", ON[mode], str(path)]
-            running[path] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for path in [path for path, process in running.items() if process.poll() is not None]:
+    try:
+        while (waiting or running) and time.monotonic() < until:
+            while waiting and len(running) < AT_ONCE:
+                path = waiting.pop(0)
+                command = [sys.executable, "-u", "-m", "tools.gpu_day.course", ON[mode], str(path)]
+                running[path] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for path in [path for path, process in running.items() if process.poll() is not None]:
+                end(path)
+            time.sleep(0.2)
+    finally:  # also when the time for all steps is over
+        for path, process in list(running.items()):
+            process.kill()
             end(path)
-        time.sleep(0.2)
-    for path, process in list(running.items()):
-        process.kill()
-        end(path)
     last = {name: (text.splitlines() or ["said nothing"])[-1] for name, text in sorted(said.items())}
     last |= {path.name[:2]: "not begun" for path in waiting}
     return require(all(text.startswith("all ") for text in last.values()),

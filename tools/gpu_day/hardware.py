@@ -1,4 +1,4 @@
-"""What the card does by itself while the host goes on, and what makes the host wait for it."""
+"""Launches and what makes the host wait; sums in 16 bits; where an optimizer's state lies; experts."""
 
 import gc
 import time
@@ -17,131 +17,30 @@ from course_lib.expert_parallel import moe_gpt
 from course_lib.expert_parallel.experts import GroupedLinear
 from course_lib.hybrid_parallel import HybridTrainer, ParallelLayout
 from course_lib.reference import GPT, GPTConfig, batches
-from course_lib.runtime import backends, device, launch, record_timeline, span
+from course_lib.runtime import backends, device, launch
 from course_lib.zero import FullyShardedDataParallel, ZeroOptimizer
 from tools.gpu_day.operations import end_teams
-from tools.gpu_day.speed import COMPILE_HERE, MEDIUM, SMALL, TINY, clock, count_allocated
-from tools.gpu_day.steps import Figure, Step, require
+from tools.gpu_day.speed import COMPILE_HERE, COMPILES_WITHIN_S, SMALL, TINY, clock, count_allocated
+from tools.gpu_day.steps import Figure, Step
 
-SPIN_CYCLES = 800_000_000  # of a kernel that does nothing: 0.4 s at 2 GHz
-GIGABYTE = 2**30
 SHARDS = 8  # of a batch, whose gradients are summed
 
 
 def steps(mode: str) -> list[Step]:
     real = mode == "gpu"
     return [
-        *(Step(f"spin, {loading}", "host's ms in a call while a kernel spins elsewhere", partial(spinning, loading))
-          for loading in ("LAZY", "EAGER") if real),
-        *([Step("copies", "1 GiB between the host and the card; beside backward", copies),
-           Step("graph", "a small GPT's step, eager and as one CUDA graph", graph),
+        *([Step("graph", "a small GPT's step, eager and as one CUDA graph", graph),
            Step("waiting hosts", "calls in a step that make the host wait for the card", waits),
-           Step("torch.compile", "breaks of a GPT's graph with a rank's default device and without", breaks, 60.0),
-           Step("bars", "the timeline's bars against torch.profiler's kernels", bars)] if real else []),
-        *([Step("launches", "seconds of a launch that does nothing; bytes on the card that no tensor holds", launches)]
+           Step("torch.compile", "breaks of a GPT's graph with a rank's default device and without", breaks,
+                COMPILES_WITHIN_S),
+           Step("launches", "seconds of a launch that does nothing; bytes on the card that no tensor holds", launches)]
           if real else []),
-        Step("bf16 sums", f"the gradient of {SHARDS} shards, summed in bf16 and in fp32, and 100 steps", sums, 60.0),
+        Step("bf16 sums", f"the gradient of {SHARDS} shards, summed in bf16 and in fp32, and 100 steps", sums),
         Step("offload", "a step of ZeroOptimizer, state on the card and on the host",
-             partial(offload, SMALL if real else TINY), 60.0),
+             partial(offload, SMALL if real else TINY)),
         Step("experts", "a layer of 32 experts, one product after the other and grouped", experts),
     ]
 
-
-# While a kernel spins
-
-def spinning(loading: str) -> Figure:
-    """A receive of NCCL is such a kernel: what waits for it waits for the sender."""
-    found = launch(host_ms, world_size=1, backend="nccl", env={"CUDA_MODULE_LOADING": loading})[0]
-    return Figure(", ".join(f"{name} {ms:.1f}" for name, ms in found.items()) + " ms", found)
-
-
-def host_ms() -> dict[str, float]:
-    """On a rank: the host's ms in each call. A call that waits takes what is left of the kernel's 400 ms."""
-    side, x = torch.cuda.Stream(), torch.ones(1000)
-    big = torch.empty(GIGABYTE, dtype=torch.uint8)
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(1000)
-    x.add_(1)
-    torch.cuda.synchronize()
-
-    def during(call: Callable[[], object]) -> float:
-        torch.cuda.synchronize()
-        with torch.cuda.stream(side):
-            torch.cuda._sleep(SPIN_CYCLES)
-        began = time.perf_counter()
-        kept = call()
-        took = 1e3 * (time.perf_counter() - began)
-        torch.cuda.synchronize()
-        del kept
-        return took
-
-    def free() -> None:
-        nonlocal big
-        del big
-        torch.cuda.empty_cache()
-
-    matrix = torch.ones(512, 512)
-    return {
-        "a kernel used before": during(lambda: x.add_(1)),
-        "a kernel never used": during(lambda: x.atan2(x)),
-        "another never used": during(lambda: x.double().cumsum(0)),
-        "the first product": during(lambda: matrix @ matrix),
-        "cudaMalloc of 4 GB": during(lambda: torch.empty(4 * GIGABYTE, dtype=torch.uint8)),
-        "cudaFree of 1 GB": during(free),
-        "256 MB of pinned memory": during(lambda: torch.empty(GIGABYTE // 4, dtype=torch.uint8, device="cpu",
-                                                              pin_memory=True)),
-        "a number read": during(lambda: torch.zeros(1).item()),
-        "the spinning kernel itself": during(torch.cuda.synchronize),
-    }
-
-
-# Copies
-
-def copies() -> Figure:
-    found = launch(time_copies, world_size=1, backend="nccl", timeout=60)[0]
-    rates = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in found["bytes_per_s"].items())
-    beside = ", ".join(f"{name} {share:.0%}" for name, share in found["hidden"].items())
-    return Figure(f"GB/s: {rates}; of a copy of 1 GiB hidden behind a backward pass: {beside}", found)
-
-
-def time_copies() -> dict[str, object]:
-    on_card = torch.empty(GIGABYTE, dtype=torch.uint8)
-    other = torch.empty_like(on_card)
-    pinned = torch.empty(GIGABYTE, dtype=torch.uint8, device="cpu", pin_memory=True)
-    pageable = torch.zeros(GIGABYTE, dtype=torch.uint8, device="cpu")
-    calls = {"pinned to card": partial(on_card.copy_, pinned, non_blocking=True),
-             "card to pinned": partial(pinned.copy_, on_card, non_blocking=True),
-             "pageable to card": partial(on_card.copy_, pageable), "card to pageable": partial(pageable.copy_, on_card)}
-    rates = {name: GIGABYTE / clock(call, 3) for name, call in calls.items()}
-    model = GPT(MEDIUM).to(device(), torch.bfloat16)
-    tokens = torch.randint(MEDIUM.vocab_size, (4, MEDIUM.sequence_length))
-    side = torch.cuda.Stream()
-
-    def backward() -> None:
-        model(tokens, tokens)[1].backward()
-        model.zero_grad()
-
-    def beside(call: Callable[[], object]) -> None:
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            call()
-        backward()
-        torch.cuda.current_stream().wait_stream(side)
-
-    def copy_often() -> None:
-        for _ in range(50):
-            other.copy_(on_card)
-
-    calls["50 times card to card"] = copy_often
-    clock(backward, 20)
-    hidden = {}
-    for name in ("pinned to card", "card to pinned", "50 times card to card"):
-        alone, copy_s, both = clock(backward, 9), clock(calls[name], 3), clock(partial(beside, calls[name]), 9)
-        hidden[name] = (alone + copy_s - both) / min(alone, copy_s)
-    return {"bytes_per_s": rates, "hidden": hidden, "backward_s": alone}
-
-
-# Launches and waits
 
 def graph() -> Figure:
     found = launch(time_graph, world_size=1, backend="nccl", timeout=60)[0]
@@ -243,35 +142,6 @@ def explain() -> dict[str, tuple[int, int]]:
         seen = _dynamo.explain(GPT(GPTConfig(num_layers=1)).to(device()))(tokens, tokens)
         found[name] = (seen.graph_count, seen.graph_break_count)
     return found
-
-
-def bars() -> Figure:
-    found = launch(compare_bars, world_size=1, backend="nccl")[0]
-    off = max(abs(ours / theirs - 1) for ours, theirs in found["spans"])
-    said = "; ".join(f"{1e3 * ours:.2f} ms, the profiler {1e3 * theirs:.2f}" for ours, theirs in found["spans"])
-    return require(off < 0.1, said, **found)
-
-
-def compare_bars() -> dict[str, list[tuple[float, float]]]:
-    """On a rank: seconds of a span of products by our timeline, and of its kernels by torch.profiler."""
-    matrix, spans = torch.randn(4096, 4096), []
-
-    def multiply(times: int) -> None:
-        for _ in range(times):
-            matrix @ matrix
-
-    for times in (4, 16):
-        multiply(times)
-        with record_timeline() as log, span("products"):
-            multiply(times)
-        (bar,) = [event.duration_s for event in log.events if event.name == "products"]
-        with torch.profiler.profile() as seen:
-            multiply(times)
-            torch.cuda.synchronize()
-        kernels = sum(event.device_time_total for event in seen.key_averages()
-                      if event.device_type == torch.autograd.DeviceType.CUDA) / 1e6
-        spans.append((bar, kernels))
-    return {"spans": spans}
 
 
 def launches() -> Figure:

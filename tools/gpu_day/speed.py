@@ -22,7 +22,7 @@ from course_lib.runtime import backends, device, launch, seconds
 from course_lib.sequence_parallel import recompute, ring_attention
 from course_lib.why_distribute import shape_of
 from tools.gpu_day.operations import end_teams
-from tools.gpu_day.steps import Figure, Step
+from tools.gpu_day.steps import Figure, Step, require
 
 # 355 million parameters, and 124 million
 MEDIUM = GPTConfig(num_layers=24, hidden_size=1024, num_heads=16, vocab_size=50_304, sequence_length=1024)
@@ -32,6 +32,7 @@ ROWS = 8  # of a batch
 WIDTH = 8192  # of the products
 PRODUCTS = (1, 8, 64, 256, 1024, 4096, 8192)  # rows
 LENGTHS = (1024, 2048, 4096, 8192)  # tokens
+COMPILES_WITHIN_S = 60.0
 COMPILE_HERE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # a rank starts no processes for it
 ATTENTION_STATE = {"written out": "none", "fused": "selective"}  # what activation_bytes calls them
 
@@ -83,8 +84,10 @@ def steps(mode: str) -> list[Step]:
                    partial(roofline, WIDTH if real else 128)),
               Step("attention", "written out, fused and the ring's tiles on one rank, forward and backward",
                    partial(attention, LENGTHS if real else (128, 256)))]
+    found += [Step("ring by fused blocks", "its 10 of 16 blocks, merged, against one fused call, forward", ring_blocks)
+              for _ in range(real)]
     found += [Step(f"step, {way.name}", "each block through torch.compile",
-                   partial(compare_step, model, rows, way), 75.0) for way in COMPILED if real]
+                   partial(compare_step, model, rows, way), COMPILES_WITHIN_S) for way in COMPILED if real]
     return found
 
 
@@ -229,3 +232,34 @@ def time_attention(lengths: tuple[int, ...]) -> dict[str, dict[int, dict[str, fl
             peak = torch.accelerator.memory_stats()["allocated_bytes.all.peak"] - before if has_allocator() else 0
             found[name][T] = {"seconds": took, "peak_bytes": peak}
     return found
+
+
+def ring_blocks() -> Figure:
+    found = launch(time_blocks, LENGTHS[-1], world_size=1, backend="nccl")[0]
+    return require(found["off"] < 0.02, f"one call {1e3 * found['whole_s']:.2f} ms, blocks "
+                   f"{1e3 * found['blocks_s']:.2f} ms, off by {found['off']:.1e} at most", **found)
+
+
+def time_blocks(T: int, R: int = 4) -> dict[str, float]:
+    """On a rank: causal attention of T tokens at once, and as R ranks of a ring compute it, one block after the other.
+
+    A block's outputs are averaged with weights exp(lse): lse is the logarithm of what each softmax was divided by.
+    """
+    q, k, v = (torch.randn(1, 16, T, 64).to(device(), torch.bfloat16) for _ in range(3))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        on = "" if device().type == "cuda" else "_for_cpu"
+        return getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{on}")(q, k, v, 0.0, causal)[:2]
+
+    def blocks() -> Tensor:
+        merged = []
+        for i, rows in enumerate(q.chunk(R, 2)):
+            parts = [attend(rows, key, value, i == j)
+                     for j, (key, value) in enumerate(zip(k.chunk(R, 2)[:i + 1], v.chunk(R, 2)))]
+            weights = torch.stack([lse for _, lse in parts]).softmax(0)  # (blocks, 1, heads, T/R)
+            merged.append(sum(out * weight[..., None] for (out, _), weight in zip(parts, weights)))
+        return torch.cat(merged, 2)
+
+    whole = attend(q, k, v, True)[0]
+    return {"whole_s": clock(partial(attend, q, k, v, True)), "blocks_s": clock(blocks),
+            "off": (blocks() - whole).abs().max().item()}

@@ -57,6 +57,10 @@ class NotMet(Exception):
         self.figure = figure
 
 
+class NotHere(Exception):
+    """The step needs what this machine does not have. Its text says what."""
+
+
 class Hung(BaseException):
     """The step's time is over; no handler of errors on the way is meant to hear of it."""
 
@@ -105,6 +109,8 @@ def outcome(step: Step, left_s: float) -> tuple[str, Figure]:
             FAILED, Figure(f"hung: not over after {step.limit_s:g} s"))
     except NotMet as not_met:
         return NOT_MET, not_met.figure
+    except NotHere as missing:
+        return NOT_RUN, Figure(str(missing))
     except Exception as error:
         traceback.print_exc()
         return FAILED, Figure(textwrap.shorten(f"{type(error).__name__}: {error}", MOST_CHARACTERS))

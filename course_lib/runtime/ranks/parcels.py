@@ -10,7 +10,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -42,7 +42,19 @@ def _pickle_with(pickler: type[cloudpickle.Pickler], value: Any) -> bytes:
     return buffer.getvalue()
 
 
-class CallPickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Code keeps the name of its file, which cloudpickle 3.1.3 leaves out: reports show the reader's line."""
+        if isinstance(value, CodeType):
+            return _code, (value.co_filename, *self.dispatch_table[CodeType](value))
+        return super().reducer_override(value)
+
+
+def _code(filename: str, make: Callable[..., CodeType], arguments: tuple) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
+
+
+class CallPickler(_Pickler):
     def reducer_override(self, value: Any) -> Any:
         """A generator's state is a tensor to torch's own pickle. It belongs to the generator, and stays on the CPU.
 
@@ -114,7 +126,7 @@ def pack_result(result: Any) -> bytes:
     return _pickle_with(_ResultPickler, result)
 
 
-class _ResultPickler(cloudpickle.Pickler):
+class _ResultPickler(_Pickler):
     """Results leave the rank as plain CPU tensors: finished ones, that need neither the group nor a GPU to be read."""
 
     def reducer_override(self, value: Any) -> Any:

@@ -19,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -239,7 +240,16 @@ class Wire final : public c10d::Backend {
   }
   WorkPtr alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& o) override {
     return run("all_to_all", out, in, [g = gloo_, h = seen(out), i = seen(in), o]() mutable {
-      return g->alltoall(h, i, o); });
+      std::vector<int64_t> out_sizes, in_sizes;  // gloo before torch 2.13 has it of one tensor alone
+      for (auto& tensor : h) out_sizes.push_back(tensor.numel());
+      for (auto& tensor : i) { in_sizes.push_back(tensor.numel()); tensor = tensor.reshape(-1); }
+      auto sent = at::cat(i);
+      auto came = at::empty({std::accumulate(out_sizes.begin(), out_sizes.end(), int64_t{0})}, sent.options());
+      auto parts = came.split_with_sizes(out_sizes);  // before gloo, which empties the sizes
+      auto work = g->alltoall_base(came, sent, out_sizes, in_sizes, o);
+      work->wait();
+      for (size_t k = 0; k < h.size(); ++k) h[k].copy_(parts[k].view_as(h[k]));
+      return work; });
   }
   WorkPtr send(Tensors& t, int peer, int tag) override {
     return run("send", t, {}, [g = gloo_, h = seen(t), peer, tag = asynchronous_ ? 0 : tag]() mutable {
