@@ -28,7 +28,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.torch_version import TorchVersion
 
 from course_lib.runtime import context, staging
 from course_lib.runtime.context import RankContext
@@ -189,8 +188,7 @@ def join(me: RankContext, timeout: timedelta, **rendezvous: Any) -> None:
         set_default_device(device)
         # Autograd's own threads begin without a context, and cuBLAS takes the right one and says so.
         warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-    if TorchVersion(torch.__version__) < staging.LISTS_SINCE:
-        staging.carry_lists()
+    staging.complete_gloo()
     if me.backend == "gloo-cuda":
         staging.install()
     over_nccl = me.backend == "nccl"

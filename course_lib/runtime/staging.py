@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import Work
+from torch.torch_version import TorchVersion
 
 from course_lib.runtime.operations import POINT_TO_POINT, Operation, list_staged_operators
 from course_lib.runtime.tensors import tensors_in
@@ -46,6 +47,12 @@ def install() -> None:
     kernels = {name: _make_kernel(getattr(torch.ops.c10d, name).default, function, row)
                for name, (function, row) in list_staged_operators().items()}
     _library = _register(kernels, dispatch_key(torch.accelerator.current_accelerator().type))
+
+
+def complete_gloo() -> None:
+    """Give this process what its torch's gloo does not have."""
+    if TorchVersion(torch.__version__) < LISTS_SINCE:
+        carry_lists()
 
 
 def carry_lists() -> None:

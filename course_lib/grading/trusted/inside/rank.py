@@ -30,6 +30,7 @@ from course_lib.grading.on_rank import limit_computing
 from course_lib.grading.trusted.inside import doors, frames, privileges
 from course_lib.grading.trusted.inside.needs import NOWHERE, SHARE, SHARE_OF_DOUBTFUL, Statement, explain_failure
 from course_lib.grading.trusted.inside.student_code import Code, lost_words
+from course_lib.runtime import staging
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.ranks.watcher import busy_s
 
@@ -65,6 +66,7 @@ class RankTask:
 
 def be_rank(task: RankTask, rank: int, connection: socket.socket) -> None:
     """The whole life of a rank's process, which ends when somebody kills it."""
+    staging.complete_gloo()  # torch reads files for it, which confine forbids
     confine(task, connection)  # first: it closes all descriptors, and those of the process group come next
     dist.init_process_group("gloo", store=dist.FileStore(task.store, task.world_size), rank=rank,
                             world_size=task.world_size, timeout=timedelta(seconds=300))
