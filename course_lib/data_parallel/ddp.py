@@ -173,7 +173,8 @@ def require_same_everywhere(module: nn.Module, buckets: Sequence[Bucket], reduce
     lines = [f"{name} {describe(tensor, tensor.device.type)}, "
              + (f"in bucket {bucket_of[tensor]}" if tensor in bucket_of else "not averaged")
              for name, tensor in [*module.named_parameters(), *module.named_buffers()]]
-    require_same([f"reduce_dtype={reduce_dtype}", *lines], group, "modules", "the same parameters, buffers and bucket_cap_mb")
+    lines.insert(0, f"reduce_dtype={reduce_dtype}")
+    require_same(lines, group, "modules", "the same parameters, buffers and bucket_cap_mb")
 
 
 def require_still_trainable(names: dict[nn.Parameter, str], averaged: dict[nn.Parameter, Bucket]) -> None:
