@@ -94,7 +94,8 @@ def test_a_norm_of_many_dtypes_is_that_of_64_bits_and_so_is_what_it_clips(p):
     given = [torch.randn(size, generator=generator).to(dtype) for size in (1, 999, 50_000) for dtype in DTYPES]
     exact = torch.linalg.vector_norm(torch.cat([each.double() for each in given]), p)
     expected = [(each * (0.5 / exact)).double() for each in given]
-    assert clip_total_norm(given[1:], given[:1], 0.5, p, SINGLE, given[0].device).item() == pytest.approx(exact, 1e-6)
+    norm = clip_total_norm(given[1:], given[:1], 0.5, p, SINGLE, given[0].device)
+    assert norm.item() == pytest.approx(exact.item(), 1e-5)  # torch adds up each tensor of 32 bits in 32
     for each, right in zip(given, expected):
         assert torch.allclose(each.double(), right, rtol=2e-2 if each.element_size() < 4 else 1e-5, atol=1e-7)
 
