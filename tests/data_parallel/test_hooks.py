@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import compression
 from course_lib import data_parallel as dp
@@ -78,6 +79,22 @@ def test_what_a_hook_gave_and_kept_adds_up_to_the_exact_average():
         sizes = [weight.numel() for weight in model.module.weights][::-1]
         kept = torch.cat([part.flatten() for part in held.split(sizes)][::-1])
         assert (received + kept - total).abs().max() < 1e-4 and (not held.any()) == is_exact
+
+
+@on_ranks(2)
+def test_no_hook_makes_the_host_wait_for_a_number_once_a_parameter():
+    class Waits(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func is torch.ops.aten._local_scalar_dense.default)
+            return func(*args, **(kwargs or {}))
+
+    for name, published in dp.HOOKS.items():
+        model = dp.DistributedDataParallel(Given(*[(20, 30)] * 9), hook=published.make())
+        for _ in range(2):
+            seen = []
+            with Waits():  # backward of the CPU runs in this thread
+                averaged(model, *[torch.ones(20, 30)] * 9)
+            assert sum(seen) == 0 < len(seen), name
 
 
 # Each hook by itself

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.groups.exchange import require_same, start_gather, start_reduce_scatter
-from course_lib.groups.gradients import GradientBucket, cut_tensors, is_missing, write_gradient
-from course_lib.groups.membership import member
+from course_lib.groups.gradients import GradientBucket, clip_total_norm, cut_tensors, is_missing, write_gradient
+from course_lib.groups.membership import SINGLE, member
 from course_lib.runtime import record_communication
 from tests.checkpoint import runs
 from tests.ranks import on_ranks
@@ -83,6 +83,21 @@ def test_a_gradient_is_written_as_a_product_to_the_bit_and_without_a_minus_zero(
         part = torch.empty_like(gradient)
         write_gradient(gradient, part, factor)
         assert torch.equal(part, gradient * factor) and not part[-2:].signbit().any()
+        wide = torch.empty(len(gradient), dtype=torch.float64)
+        write_gradient(gradient, wide, factor)
+        assert torch.equal(wide, gradient.double() * factor) and not wide[-2:].signbit().any()
+
+
+@pytest.mark.parametrize("p", [1, 2, 3.5, float("inf")])
+def test_a_norm_of_many_dtypes_is_that_of_64_bits_and_so_is_what_it_clips(p):
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(size, generator=generator).to(dtype) for size in (1, 999, 50_000) for dtype in DTYPES]
+    exact = torch.linalg.vector_norm(torch.cat([each.double() for each in given]), p)
+    expected = [(each * (0.5 / exact)).double() for each in given]
+    norm = clip_total_norm(given[1:], given[:1], 0.5, p, SINGLE, given[0].device)
+    assert norm.item() == pytest.approx(exact.item(), 1e-5)  # torch adds up each tensor of 32 bits in 32
+    for each, right in zip(given, expected):
+        assert torch.allclose(each.double(), right, rtol=2e-2 if each.element_size() < 4 else 1e-5, atol=1e-7)
 
 
 @on_ranks(3)
