@@ -37,6 +37,7 @@ Files in reading order:
     launcher.py       (one folder up) checks what is asked for and makes the tasks
     supervisor.py     one call from start to end
     crew.py           the ranks of one launch, or of one team; where they are, and for how long they have waited there
+    counts.py         what ranks have called, compared: over NCCL a hang is seen by nothing else
     diagnosis.py      what went wrong, once the other ranks are heard, and the words for it
     rank.py           what happens inside a rank
     watcher.py        its thread that answers "where are you?", and takes it out of a call that is stopped
