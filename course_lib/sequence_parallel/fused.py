@@ -106,7 +106,7 @@ def unfold(x: Tensor, batch: int) -> Tensor:
     return x if len(x) == batch else x.unflatten(0, (batch, -1)).flatten(1, 2)
 
 
-def count_flops(q: torch.Size, k: torch.Size, *_: Any, is_causal: bool, **__: Any) -> int:
+def count_flops(q: torch.Size, k: torch.Size, *_: Any, is_causal: bool = False, **__: Any) -> int:
     """Of the two products of a kernel, 4 d for each pair of a query and a key that it reads."""
     N, G, T, d = q
     return 4 * d * N * G * (T * (T + 1) // 2 if is_causal else T * k[2])
