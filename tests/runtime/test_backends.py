@@ -6,7 +6,10 @@ import subprocess
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
 
+from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import backends, context, doctor, launch
 from course_lib.runtime.doctor import Check, DoctorReport, _gpus, _look
 from tests.ranks import gives, time_limits
@@ -120,3 +123,31 @@ def test_gpus_that_torch_does_not_find_are_named_and_a_fault_only_for_a_torch_fo
     monkeypatch.setattr(backends, "count_gpus", lambda: 0)
     check = _gpus()
     assert check.ok == ok and all(words in f"{check.found} {check.advice}" for words in said), check
+
+
+class ManyMethods(nn.Module):
+    """What a model may do that is Python in torch, or makes a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout, self.unflatten = nn.Linear(8, 8), nn.Dropout(0.1), nn.Unflatten(1, (2, 4))
+
+    def forward(self, x):
+        first, second = self.linear(x).split(4, -1)
+        y = self.unflatten(self.dropout(torch.cat([first, second], -1))).flatten(1) + torch.arange(8) + torch.randn(8)
+        heads = y.unflatten(-1, [2, -1]).transpose(0, 1)
+        return F.scaled_dot_product_attention(heads, heads, heads).norm() + (1 - y).sum() + y.norm(dim=-1).sum()
+
+
+def test_torch_compile_makes_one_graph_of_a_model_also_under_a_ranks_default_device():
+    """A default device of the CPU is a mode like any other: without one, torch.compile sees none."""
+    backends.set_default_device(torch.device("cpu"))
+    try:
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+        for model, given in ((GPT(GPTConfig()), tokens), (ManyMethods(), torch.ones(4, 8))):
+            found = torch._dynamo.explain(model)(given)
+            assert (found.graph_count, found.graph_break_count) == (1, 0), found.break_reasons
+        compiled = torch.compile(lambda x: x.unflatten(-1, (2, 4)) * torch.arange(4), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(torch.ones(3, 8)), torch.arange(4.0).expand(3, 2, 4))
+    finally:
+        backends.unset_default_device()
