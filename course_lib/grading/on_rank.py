@@ -98,12 +98,17 @@ def data(value: Any) -> Any:
         return data(listed)
     if isinstance(value, Iterable) and not isinstance(value, bytes):
         parts = [data(each) for each in islice(value, LONGEST + 1)]
-        parts = sorted(parts, key=lambda part: (str(type(part)), part)) if isinstance(value, Set) else parts
+        parts = sorted(parts, key=in_a_set) if isinstance(value, Set) else parts
         return parts if len(parts) <= LONGEST else f"{kind(value)} without an end"
     try:
         return operator.index(value)
     except TypeError:
         return float(value) if isinstance(value, Real | Decimal) else kind(value)
+
+
+def in_a_set(part: Any) -> tuple[str, Any]:
+    """By what the parts of a set are put in order, whatever they are."""
+    return type(part).__name__, part if isinstance(part, int | float | str) else str(part)
 
 
 def single(value: Any) -> Any:

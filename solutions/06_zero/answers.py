@@ -1453,7 +1453,7 @@ def clip_the_first_piece_by_the_norm_of_all(pieces, max_norm):
     return clip_where(pieces[:1], max_norm, lambda norm, limit: norm > limit, norm)
 
 
-@wrong("6.6", "the list has other tensors, and those that were given are as they were: scale them in place")
+@wrong("6.6", "the pieces are as they were: write into them, as piece *= does")
 def clip_that_changes_the_list(pieces, max_norm):
     pieces[:] = [piece.clone() for piece in pieces]
     return my_clip_over_shards(pieces, max_norm)

@@ -1208,8 +1208,8 @@ def wrong_term_that_is_largest(planned, measured):
     return wrong_term(planned, measured, causes=lambda run: [cause])
 
 
-@wrong("10.7", "this is what comes out where errors of runs are added up with their signs, and cancel out: look at what "
-       "each run is missed by")
+@wrong("10.7", "this is what comes out where errors of runs are added up with their signs, and cancel out: look at "
+       "what each run is missed by")
 def wrong_term_by_the_whole_bill(planned, measured):
     return min(((cause, factor) for cause in planned[0] for factor in FACTORS), key=lambda term: abs(
         sum(put_right(run, *term) - seconds for run, seconds in zip(planned, measured))))
