@@ -452,6 +452,10 @@ TEXT_6_2 = [
     term("6.2", "state for its piece alone", "    for _ in range(num_steps):\n",
          "    rest = nn.Parameter(weights.clone())\n    rest.grad = torch.zeros_like(weights)\n"
          "    optimizer.add_param_group({'params': [rest]})\n    for _ in range(num_steps):\n"),
+    term("6.2", "and no other optimiser for all of them", "    for _ in range(num_steps):\n",
+         "    whole = torch.optim.AdamW([nn.Parameter(weights)], lr=0.0)\n"
+         "    whole.param_groups[0]['params'][0].grad = weights\n"
+         "    for _ in range(num_steps):\n        whole.step()\n"),
     term("6.2", "not all of them decay", '"weight_decay": 0.0', '"weight_decay": settings["weight_decay"]'),
     term("6.2", "the first num_decayed do", "optimizer = torch.optim.AdamW([{",
          'settings = {**settings, "weight_decay": 0.0}\n    optimizer = torch.optim.AdamW([{'),
@@ -1453,7 +1457,7 @@ def clip_the_first_piece_by_the_norm_of_all(pieces, max_norm):
     return clip_where(pieces[:1], max_norm, lambda norm, limit: norm > limit, norm)
 
 
-@wrong("6.6", "the pieces are as they were: write into them, as piece *= does")
+@wrong("6.6", "the norm is right, but the pieces are as they were: write into them, as piece *= does")
 def clip_that_changes_the_list(pieces, max_norm):
     pieces[:] = [piece.clone() for piece in pieces]
     return my_clip_over_shards(pieces, max_norm)

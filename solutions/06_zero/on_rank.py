@@ -40,14 +40,20 @@ def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.2: the weights, what is held while a gradient is computed, and of what is returned its kind and state."""
     weights = inputs["weights"].clone()
     stepped: WeakSet = WeakSet()  # all optimisers that took a step, whichever is returned
-    with record_memory() as log, step_hook(lambda each, *_: stepped.add(each)):
+    together: list[int] = []  # bytes of their state after each
+
+    def weigh_all(optimizer: Any, *_: Any) -> None:
+        stepped.add(optimizer)
+        together.append(sum(map(state_bytes, stepped)))
+
+    with record_memory() as log, step_hook(weigh_all):
         looks = Looks(log, inputs["awaited"])
         gradient = looks.before_each(lambda at: coupled_gradient(inputs, at.detach()))
         returned, calls = count_calls(function, weights, gradient, inputs["num_steps"], SETTINGS,
                                       inputs["num_decayed"])
-    every = {id(each): each for each in [returned, *stepped]}.values()
+    state = state_bytes(returned)
     return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": looks.seen,
-            "state": state_bytes(returned), "of_all": sum(map(state_bytes, every))}
+            "state": state, "of_all": max([state, *together])}
 
 
 @contextmanager
