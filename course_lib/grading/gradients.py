@@ -20,7 +20,6 @@ from course_lib.grading.kinds import CollectiveExercise
 from course_lib.grading.on_rank import (
     Gradients,
     Leaves,
-    Turned,
     batch_loss,
     gradients_of,
     leaf_gradients,
@@ -51,8 +50,7 @@ def trial_of(generator: torch.Generator, n: int, widths: Sequence[int], frozen: 
 
     rows: the rows of each batch of each rank, where they differ; more: what each rank gets besides.
     """
-    bare = Turned(network(widths)) if more.get("turned") else network(widths)
-    shapes = {name: value.shape for name, value in bare.state_dict().items()}
+    shapes = {name: value.shape for name, value in network(widths).state_dict().items()}
     weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
                for name, shape in shapes.items()}
     ranks = []

@@ -98,8 +98,8 @@ def sent_by(rank: int, answers: Sequence[dict[str, Any]], traffic: SentBytes, gl
     return outside if outside > gloo_over_ring * own + HEADERS + traffic.slack(own) else own
 
 
-AS_IT_WAS = ("every rank's tensor is as it was: an assignment `tensor = ...` only moves the name, "
-             "write into the tensor itself, as tensor.copy_ and tensor += do")
+AS_IT_WAS = ("every rank's tensor is as it was: an assignment `tensor = ...` only moves the name, and "
+             "tensor.data = ... the memory under it; write into the tensor itself, as tensor.copy_ and tensor += do")
 RETURNED_ONLY = "the result is returned, but the tensor is as it was: write the result into it, as tensor.copy_ does"
 NOT_RETURNED = "the result is in the input, and not returned: end with `return`"
 

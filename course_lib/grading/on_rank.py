@@ -10,11 +10,14 @@ Then a small model in float64 whose gradients are looked at, and forward and bac
     D  widths of the layers      B  rows of one rank's batch
 """
 
+import math
 import operator
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from decimal import Decimal
+from itertools import islice
 from numbers import Real
 from types import FrameType
 from typing import Any
@@ -27,6 +30,7 @@ from course_lib.runtime import record_communication
 Calls = list[list[Any]]  # [op, message bytes, bytes sent] of each call
 Gradients = dict[str, Any]  # by the parameter's name; None where there is none
 Leaves = dict[str, Tensor]
+LONGEST = 100_000  # of what is read one by one, as a generator is: it may have no end
 UNCOUNTED = ("sent a message whose bytes cannot be counted, as those of a sparse tensor: send the numbers and their "
              "places as two dense tensors")
 
@@ -81,7 +85,8 @@ def data(value: Any) -> Any:
     """`value` as strings, whole numbers and floats in lists and dicts; words for what is none of them.
 
     Whatever is a whole number or a real one is taken, of numpy's types, torch's or Python's: np.int64(3) is 3,
-    Fraction(1, 2) is 0.5. Tuples, ranges, arrays and tensors are lists; a dict is in the order of its names.
+    Fraction(1, 2) is 0.5. Tuples, arrays, tensors and whatever else gives one thing after the other are lists; a dict
+    is in the order of its names, and a set in that of its parts.
     """
     if value is None or isinstance(value, str):
         return value if value is None else str(value)
@@ -91,15 +96,42 @@ def data(value: Any) -> Any:
         return [data(each) for each in value]
     if hasattr(value, "tolist") and (listed := value.tolist()) is not value:  # numpy's and torch's
         return data(listed)
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        parts = [data(each) for each in islice(value, LONGEST + 1)]
+        parts = sorted(parts, key=in_a_set) if isinstance(value, Set) else parts
+        return parts if len(parts) <= LONGEST else f"{kind(value)} without an end"
     try:
         return operator.index(value)
     except TypeError:
-        return float(value) if isinstance(value, Real) else kind(value)
+        return float(value) if isinstance(value, Real | Decimal) else kind(value)
+
+
+def in_a_set(part: Any) -> tuple[str, Any]:
+    """By what the parts of a set are put in order, whatever they are."""
+    return type(part).__name__, part if isinstance(part, int | float | str) else str(part)
+
+
+def single(value: Any) -> Any:
+    """The only element of a tensor or an array that has one, whatever its shape; anything else as it is."""
+    return value.item() if hasattr(value, "item") and math.prod(getattr(value, "shape", (2,))) == 1 else value
+
+
+def whole_tensor(value: Any, dtype: torch.dtype) -> Any:
+    """`value` as `plain` has it; what is made of whole numbers, a tensor, an array or lists, as a tensor of `dtype`."""
+    found = value if isinstance(value, Tensor) else data(value)
+    try:
+        found = torch.tensor(found) if isinstance(found, list) else found
+    except (TypeError, ValueError, RuntimeError):  # of words, or of rows that differ in length
+        return kind(value)
+    if not isinstance(found, Tensor) or found.is_floating_point() or found.is_complex():
+        return plain(value)
+    fits = torch.equal(found.to(dtype).long(), found.long())
+    return plain(found.to(dtype) if fits else found)
 
 
 def number(function: Any, inputs: list[Any]) -> dict[str, Any]:
     """The run of an exercise that asks for a number."""
-    value = function(*inputs)
+    value = single(function(*inputs))
     return {"value": kind(value) if isinstance(value, bool | str) else data(value)}
 
 
@@ -115,9 +147,14 @@ def values(function: Callable, inputs: list[Any]) -> Any:
 
 def tensor(function: Any, inputs: list[Any]) -> dict[str, Any]:
     """The run of an exercise that asks for a tensor, made of the first input or into it; and what was sent."""
-    returned, calls = count_calls(function, *inputs)
+    returned, calls = count_calls(function, *on_memory_of(inputs[:1]), *inputs[1:])
     sent = [num_bytes for op, _, num_bytes in calls if op == "send"]
     return {"returned": plain(returned), "tensor": plain(inputs[0]), "messages": len(sent), "sent": round(sum(sent))}
+
+
+def on_memory_of(given: list[Any]) -> list[Any]:
+    """Tensors on the memory of those given: who writes into them writes there, who gives them other memory does not."""
+    return [each.detach() if isinstance(each, Tensor) else each for each in given]
 
 
 def ring_bytes(num_bytes: int, n: int) -> int:
@@ -147,11 +184,11 @@ def network(widths: Sequence[int], frozen: Sequence[str] = ()) -> nn.Sequential:
 
 
 class Turned(nn.Module):
-    """A network whose layers are registered in another order than they are used: the last one first."""
+    """A network whose layers are used in another order than they are registered: the last one first."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
-        for name, layer in reversed(list(network.named_children())):
+        for name, layer in network.named_children():
             self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 # ruff: noqa: F821
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy
@@ -78,6 +79,9 @@ def bytes_with_long_gradients(num_parameters, zero_stage, num_devices):
 def bytes_with_the_stages_turned(num_parameters, zero_stage, num_devices):
     cut = [num_devices if zero_stage >= stage else 1 for stage in (1, 2, 3)]
     return num_parameters * (2 / cut[0] + 2 / cut[1] + 12 / cut[2])
+
+
+BYTES_IN_DECIMAL = right("1.1", "a Decimal")(lambda *asked: Decimal(my_training_bytes(*asked)))
 
 
 TEXT_1_1 = [
@@ -225,6 +229,10 @@ def share_of_gustafson(num_devices, single_s, parallel_s):
 @wrong("1.4", "more devices that make it slower bring nothing: 0, not a share below it")
 def share_below_nothing(num_devices, single_s, parallel_s):
     return (1 - parallel_s / single_s) / (1 - 1 / num_devices)
+
+
+SHARE_ROUNDED = [wrong("1.4", "it is rounded: six digits of the share are asked")(
+    lambda *asked, digits=digits: round(my_parallel_share(*asked), digits)) for digits in (2, 3)]
 
 
 TEXT_1_4 = [

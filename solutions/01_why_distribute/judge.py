@@ -88,6 +88,7 @@ class ParallelShare(NumberExercise):
         ("the example, 10 s alone, 6 s on 2", (2, 10.0, 6.0)),
         ("10 s alone, 3 s on 8 devices", (8, 10.0, 3.0)),
         ("4 s alone, 2.5 s on 2", (2, 4.0, 2.5)),
+        ("7 s alone, 2.1 s on 5", (5, 7.0, 2.1)),
         ("1 s alone, 1/64 s on 64", (64, 1.0, 1 / 64)),
         ("6 s alone, 6 s on 4", (4, 6.0, 6.0)),
         ("6 s alone, 7 s on 4", (4, 6.0, 7.0)))
@@ -96,8 +97,8 @@ class ParallelShare(NumberExercise):
         return fit_amdahl([num_devices], [single_s / parallel_s])
 
     def draw(self, source: random.Random) -> tuple[str, tuple[Any, ...]]:
-        n, P = source.randint(3, 60), source.randint(30, 95) / 100
-        return f"10 s alone, {10 * (1 - P + P / n):.3f} s on {n} devices", (n, 10.0, 10 * (1 - P + P / n))
+        n, P = source.randint(3, 60), source.uniform(0.3, 0.95)
+        return f"10 s alone, {10 * (1 - P + P / n):.6f} s on {n} devices", (n, 10.0, 10 * (1 - P + P / n))
 
 
 class WhatToOrder(NumberExercise):

@@ -474,6 +474,20 @@ def all_reduce_breaks_below_n(tensor):
     my_ring_all_reduce(tensor)
 
 
+@wrong("2.3", "and tensor.data = ... the memory under it")
+def all_reduce_gives_it_other_memory(tensor):
+    summed = tensor.clone()
+    my_ring_all_reduce(summed)
+    tensor.data = summed
+
+
+@wrong("2.3", "and tensor.data = ... the memory under it")
+def all_reduce_sets_its_storage(tensor):
+    summed = tensor.clone()
+    my_ring_all_reduce(summed)
+    tensor.set_(summed)
+
+
 TEXT_2_3 = [
     term("2.3", "any length", "-(-N // (2 * n)) * 2 * n", "N // (2 * n) * 2 * n"),
     term("2.3", "which 2n divides", "-(-N // (2 * n)) * 2 * n", "-(-N // n) * n"),
@@ -617,6 +631,18 @@ IN_A_ROW = """    if v + 1 < n:
     if v > 0:
         dist.send(tensor, (r - 1) % n)"""
 TO_ALL = """    my_ring_all_reduce(tensor)"""
+@wrong("2.4", "they add up in a row: in each step as many as can hand theirs to another one")
+def tree_of_a_heap(tensor, dst):
+    """Two below each: of seven ranks the first one has two behind it who both have two steps to do."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    v, received = (r - dst) % n, torch.empty_like(tensor)
+    for below in range(2 * v + 1, min(2 * v + 3, n)):
+        dist.recv(received, (below + dst) % n)
+        tensor += received
+    if v:
+        dist.send(tensor, ((v - 1) // 2 + dst) % n)
+
+
 TEXT_2_4 = [
     term("2.4", "the sum arrives at dst", "v = (r - dst) % n", "v = r"),
     term("2.4", "the film runs backwards", "reversed(range(n.bit_length()))", "range(n.bit_length())"),
@@ -759,6 +785,17 @@ def all_to_all_receives_from_where_it_sends(tensor):
         to = (r + step) % n
         exchange(chunks[to], to, places[to], to)
     return result
+
+
+@wrong("2.5", "compare shapes and dtypes")
+def all_to_all_in_float32(tensor):
+    n, r = dist.get_world_size(), dist.get_rank()
+    chunks = list(tensor.chunk(n))
+    arrived = {r: chunks[r]}
+    for step in range(1, n):
+        to, source = (r + step) % n, (r - step) % n
+        arrived[source] = exchange(chunks[to], to, torch.empty(len(tensor) // n), source)
+    return torch.cat([arrived[rank] for rank in range(n)])
 
 
 TEXT_2_5 = [
@@ -963,6 +1000,10 @@ def crossover_of_two_ranks_at_nothing(alpha_s, beta_s_per_byte, n):
 @wrong("2.7", "that is one size for every link, as for the laptop of the notebook: alpha, beta and n decide")
 def crossover_of_the_notebooks_laptop(alpha_s, beta_s_per_byte, n):
     return 64 * 1024
+
+
+CROSSOVER_OF_ONE = right("2.7", "a tensor of one element")(
+    lambda *asked: torch.tensor([my_crossover_bytes(*asked)], dtype=torch.float64))
 
 
 TEXT_2_7 = [

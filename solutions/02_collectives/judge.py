@@ -126,6 +126,11 @@ def message_bytes(trial: Trial) -> int:
     return trial.inputs[0][0].nbytes
 
 
+def as_of_two(n: int, tensor: Tensor) -> Tensor:
+    """Two ranks have 8 bytes a number, others 4: room for what arrives has to be made for the numbers that come."""
+    return tensor.double() if n == 2 else tensor
+
+
 class Messages(TensorExercise):
     """A rank brings length(n, k) whole numbers, exact in any order of a sum; k at random, in the last trial LARGE."""
 
@@ -141,7 +146,7 @@ class Messages(TensorExercise):
         trials = [self.example_trial()]
         drawn = [(n, self.length(n, k)) for n, k in [*zip(self.world_sizes, ks), (4, LARGE)]]
         for n, N in [drawn[0], *self.besides, *drawn[1:]]:
-            inputs = [[whole_numbers(generator, N)] for _ in range(n)]
+            inputs = [[as_of_two(n, whole_numbers(generator, N))] for _ in range(n)]
             trials.append(Trial(inputs, f"{ranks_of(n)}, {N:,} element{'s' * (N > 1)} each"))
         return trials
 
@@ -212,7 +217,7 @@ class RingAllGather(RingExercise):
     def draw_trial(self, generator: torch.Generator, n: int, unit: int) -> Trial:
         extra = torch.randint(0, 2, (n,), generator=generator).tolist()
         lengths = [unit * share + more for share, more in zip((4, 12, 7, 9), extra)]
-        inputs = [[whole_numbers(generator, length)] for length in lengths]
+        inputs = [[as_of_two(n, whole_numbers(generator, length))] for length in lengths]
         return Trial(inputs, f"{ranks_of(n)}, {', '.join(f'{length:,}' for length in lengths)} elements")
 
     def solve(self, inputs: Inputs) -> list[Tensor]:
@@ -251,7 +256,7 @@ class TreeReduce(Messages):
     in_place = True
     budget = "ceil(log2 n) steps, in each of which a rank sends or receives one message; (n-1) M bytes in all"
     length = staticmethod(lambda n, k: k)
-    world_sizes = (3, 4, 9, 2, 1)  # more than eight have four steps
+    world_sizes = (3, 4, 7, 9, 2, 1)  # more than eight have four steps; some trees are good for 9, and not for 7
     example = (5,), (7,), (9,)
     messages = staticmethod(lambda n: 1)
 

@@ -2,6 +2,7 @@
 # ruff: noqa: F821
 
 import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from fractions import Fraction
@@ -291,6 +292,18 @@ def buckets_around_the_giant(sizes_bytes, cap_bytes):
             opened.append(index)
             held += size
     return buckets
+
+
+@right("3.2", "a generator of deques")
+def buckets_one_by_one(sizes_bytes, cap_bytes):
+    bucket, room = deque(), cap_bytes
+    for index in range(len(sizes_bytes) - 1, -1, -1):
+        if bucket and sizes_bytes[index] > room:
+            yield bucket
+            bucket, room = deque(), cap_bytes
+        bucket.append(index)
+        room -= sizes_bytes[index]
+    yield bucket
 
 
 TEXT_3_2 = [
@@ -780,6 +793,25 @@ def shard_by_pythons_generator(num_samples, epoch, rank, world_size):
     return order[rank::world_size]
 
 
+ITS_OWN = "every epoch has an order of its own, whatever rank it is dealt to and wherever it begins"
+
+
+@wrong("3.6", ITS_OWN)
+def shard_cuts_the_deck(num_samples, epoch, rank, world_size):
+    order = shuffled(num_samples, 0)
+    cut = 37 * epoch % num_samples
+    return (order[cut:] + order[:cut])[rank::world_size]
+
+
+@wrong("3.6", ITS_OWN)
+def shard_moves_the_ranks(num_samples, epoch, rank, world_size):
+    return shuffled(num_samples, 0)[(rank + epoch) % world_size::world_size]
+
+
+SHARD_SEEDS = [wrong("3.6", ITS_OWN)(lambda N, epoch, r, n, seed=seed: shuffled(N, seed(epoch))[r::n]) for seed in (
+    lambda epoch: epoch % 2, lambda epoch: max(epoch, 1), lambda epoch: epoch % 10, lambda epoch: min(epoch, 3))]
+
+
 TEXT_3_6 = [
     term("3.6", "shuffled anew for every epoch", "manual_seed(epoch)", "manual_seed(0)"),
     term("3.6", "shuffled", "torch.randperm(num_samples, generator=generator).tolist()", "list(range(num_samples))"),
@@ -804,9 +836,8 @@ def overlapped_by_counting(model, micro_batches, cap_bytes):
     left, works = [k * len(indices) for indices in plan], {}
 
     def hook(parameter):
-        number = bucket_of[parameter]
-        left[number] -= 1
-        if not left[number]:
+        left[bucket_of[parameter]] -= 1
+        while len(works) < len(plan) and not left[number := len(works)]:
             flat = torch.cat([parameters[index].grad.flatten() for index in plan[number]])
             works[number] = dist.all_reduce(flat, async_op=True), flat
     handles = [parameter.register_post_accumulate_grad_hook(hook) for parameter in parameters]
@@ -828,11 +859,12 @@ def overlapped_asking_for_the_last(model, micro_batches, cap_bytes):
 
     def hook(parameter):
         there.add(parameter) if last else None
-        for indices in plan:
+        for indices in plan[len(works):]:
             bucket = [parameters[index] for index in indices]
-            if last and parameter in set(bucket) <= there:
-                flat = torch.cat([each.grad.flatten() for each in bucket]) / n
-                works.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+            if not there.issuperset(bucket):
+                return
+            flat = torch.cat([each.grad.flatten() for each in bucket]) / n
+            works.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
     handles = [parameter.register_post_accumulate_grad_hook(hook) for parameter in parameters]
     for number, (x, y) in enumerate(micro_batches, 1):
         last = number == k
@@ -868,21 +900,36 @@ def finish(under_way):
             parameter.grad.copy_(piece.view_as(parameter) / dist.get_world_size())
 
 
-def hooked(buckets, under_way, register="register_post_accumulate_grad_hook", wait=False):
+def planned_order(buckets, start):
+    """A hook: it calls start(bucket) for each bucket once, when it is complete and all before it have started."""
+    missing, waiting = {parameter for bucket in buckets for parameter in bucket}, list(buckets)
+
+    def ready(parameter):
+        missing.discard(parameter)
+        while waiting and missing.isdisjoint(waiting[0]):
+            start(waiting.pop(0))
+
+    return ready
+
+
+def when_complete(buckets, start):
+    """A hook: it calls start(bucket) for each bucket once, when it is complete."""
+    missing = {bucket[0]: set(bucket) for bucket in buckets}
+
+    def ready(parameter):
+        bucket = next(bucket for bucket in buckets if any(parameter is each for each in bucket))
+        missing[bucket[0]].discard(parameter)
+        if not missing[bucket[0]]:
+            start(bucket)
+
+    return ready
+
+
+def hooked(buckets, under_way, register="register_post_accumulate_grad_hook", wait=False, order=planned_order):
     """Hooks that send each bucket once, when it is complete; the handles."""
-    handles = []
-    for bucket in buckets:
-        missing = set(bucket)
-
-        def ready(parameter, bucket=bucket, missing=missing):
-            missing.discard(parameter)
-            if not missing:
-                send(bucket, under_way, wait)
-
-        for parameter in bucket:
-            hook = ready if "post" in register else lambda _, parameter=parameter, ready=ready: ready(parameter)
-            handles.append(getattr(parameter, register)(hook))
-    return handles
+    ready = order(buckets, lambda bucket: send(bucket, under_way, wait))
+    return [getattr(parameter, register)(ready if "post" in register else lambda _, each=parameter: ready(each))
+            for bucket in buckets for parameter in bucket]
 
 
 def step_of_hooks(model, micro_batches, cap_bytes, remove=True, divisor=None, **how):
@@ -901,16 +948,10 @@ def step_of_makers(model, micro_batches, cap_bytes, start, result):
     """A whole step: start(flat) from the hook of a bucket's last gradient, result(what that gave) after backward."""
     k, under_way = len(micro_batches), []
     backward(model, micro_batches[:-1], k)
-    handles = []
-    for bucket in parameter_buckets(model, cap_bytes):
-        missing = set(bucket)
-
-        def hook(parameter, bucket=bucket, missing=missing):
-            missing.discard(parameter)
-            if not missing:
-                under_way.append((bucket, start(torch.cat([each.grad.flatten() for each in bucket]))))
-
-        handles += [parameter.register_post_accumulate_grad_hook(hook) for parameter in bucket]
+    buckets = parameter_buckets(model, cap_bytes)
+    hook = planned_order(buckets, lambda bucket: under_way.append(
+        (bucket, start(torch.cat([each.grad.flatten() for each in bucket])))))
+    handles = [parameter.register_post_accumulate_grad_hook(hook) for bucket in buckets for parameter in bucket]
     backward(model, micro_batches[-1:], k)
     for handle in handles:
         handle.remove()
@@ -969,8 +1010,8 @@ def overlapped_in_a_thread_after_backward(model, micro_batches, cap_bytes):
                        lambda flat: caller.submit(reduced, flat).result())
 
 
-@wrong("3.7", "its hooks are still there. Keep what register_post_accumulate_grad_hook returns, and remove() it when "
-       "backward is over")
+@wrong("3.7", "of its hooks are still there. Keep what register_post_accumulate_grad_hook returns, and remove() it "
+       "when backward is over")
 def overlapped_leaves_its_hooks_behind(model, micro_batches, cap_bytes):
     step_of_hooks(model, micro_batches, cap_bytes, remove=False)
 
@@ -1017,21 +1058,18 @@ def overlapped_sends_nothing(model, micro_batches, cap_bytes):
     backward(model, micro_batches, len(micro_batches))
 
 
-@wrong("3.7", "a bucket can leave as soon as the last of its gradients is complete")
+@wrong("3.7", "a bucket can leave as soon as it and all before it are complete")
 def overlapped_sends_a_bucket_when_the_next_one_is_complete(model, micro_batches, cap_bytes):
     backward(model, micro_batches[:-1], len(micro_batches))
-    under_way, complete, handles = [], [], []
-    for bucket in parameter_buckets(model, cap_bytes):
-        missing = set(bucket)
+    under_way, complete, buckets = [], [], parameter_buckets(model, cap_bytes)
 
-        def ready(parameter, bucket=bucket, missing=missing):
-            missing.discard(parameter)
-            if not missing:
-                complete.append(bucket)
-                if len(complete) > 1:
-                    send(complete[-2], under_way)
+    def start(bucket):
+        complete.append(bucket)
+        if len(complete) > 1:
+            send(complete[-2], under_way)
 
-        handles += [parameter.register_post_accumulate_grad_hook(ready) for parameter in bucket]
+    hook = planned_order(buckets, start)
+    handles = [parameter.register_post_accumulate_grad_hook(hook) for bucket in buckets for parameter in bucket]
     backward(model, micro_batches[-1:], len(micro_batches))
     for handle in handles:
         handle.remove()
@@ -1041,29 +1079,21 @@ def overlapped_sends_a_bucket_when_the_next_one_is_complete(model, micro_batches
 
 def overlapped_by(micro_batches, model, cap_bytes, hooked, begin):
     """One step; hooked(bucket) are the parameters whose hooks count, begin(under_way, flat) starts a message."""
-    n, k = dist.get_world_size(), len(micro_batches)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    plan = my_buckets([parameter.nbytes for parameter in parameters], cap_bytes)
-    buckets, under_way, handles = [[parameters[index] for index in indices] for indices in plan], [], []
-    for x, y in micro_batches[:-1]:
-        (nn.functional.mse_loss(model(x), y) / k).backward()
-    for bucket in buckets:
-        missing = set(hooked(bucket))
+    buckets, under_way = parameter_buckets(model, cap_bytes), []
 
-        def ready(parameter, bucket=bucket, missing=missing):
-            missing.discard(parameter)
-            if not missing:
-                flat = torch.cat([each.grad.flatten() for each in bucket])
-                under_way.append((bucket, flat, begin(under_way, flat)))
-        handles += [parameter.register_post_accumulate_grad_hook(ready) for parameter in hooked(bucket)]
-    x, y = micro_batches[-1]
-    (nn.functional.mse_loss(model(x), y) / k).backward()
+    def start(some):
+        bucket = next(bucket for bucket in buckets if hooked(bucket)[0] is some[0])
+        flat = torch.cat([each.grad.flatten() for each in bucket])
+        under_way.append((bucket, flat, begin(under_way, flat)))
+
+    backward(model, micro_batches[:-1], len(micro_batches))
+    counted = [hooked(bucket) for bucket in buckets]
+    hook = planned_order(counted, start)
+    handles = [parameter.register_post_accumulate_grad_hook(hook) for some in counted for parameter in some]
+    backward(model, micro_batches[-1:], len(micro_batches))
     for handle in handles:
         handle.remove()
-    for bucket, flat, work in under_way:
-        work.wait()
-        for parameter, piece in zip(bucket, flat.split([each.numel() for each in bucket])):
-            parameter.grad.copy_(piece.view_as(parameter) / n)
+    finish(under_way)
 
 
 def waits_for_the_one_before(under_way, flat):
@@ -1075,6 +1105,39 @@ def waits_for_the_one_before(under_way, flat):
 @wrong("3.7", "a rank that waits for a message computes nothing")
 def overlapped_waits_for_the_one_before(model, micro_batches, cap_bytes):
     overlapped_by(micro_batches, model, cap_bytes, lambda bucket: bucket, waits_for_the_one_before)
+
+
+def overlapped_until(arrived, model, micro_batches, cap_bytes):
+    """A hook that goes on when the message that it started has arrived."""
+    def begin(_, flat):
+        work = dist.all_reduce(flat, async_op=True)
+        while not arrived(work):
+            pass
+        return work
+
+    overlapped_by(micro_batches, model, cap_bytes, lambda bucket: bucket, begin)
+
+
+OVERLAPPED_POLLS = [wrong("3.7", "a rank that waits for a message computes nothing")(how) for how in (
+    lambda *asked: overlapped_until(lambda work: work.is_completed(), *asked),
+    lambda *asked: overlapped_until(lambda work: work.get_future().done(), *asked),
+    lambda *asked: overlapped_until(lambda work: work.get_future().wait(), *asked))]
+
+
+@right("3.7", "each hook asks once whether a message has arrived, and goes on")
+def overlapped_asks_once(model, micro_batches, cap_bytes):
+    def begin(under_way, flat):
+        if under_way:
+            under_way[-1][-1].is_completed()
+        return dist.all_reduce(flat, async_op=True)
+
+    overlapped_by(micro_batches, model, cap_bytes, lambda bucket: bucket, begin)
+
+
+@wrong("3.7", "on rank 1 the first bucket that is complete is another one than on rank 0, and messages of different "
+       "buckets are added up: a bucket leaves when it is complete and all before it in my_buckets have left")
+def overlapped_as_soon_as_complete(model, micro_batches, cap_bytes):
+    step_of_hooks(model, micro_batches, cap_bytes, order=when_complete)
 
 
 @wrong("3.7", "only the last of a bucket's indices has a hook: which gradient comes last is not known beforehand, so "
@@ -1091,8 +1154,8 @@ def overlapped_as_one_batch(model, micro_batches, cap_bytes):
 
 
 TEXT_3_7 = [
-    term("3.7", "a bucket leaves when it is complete", "            if not missing:\n",
-         "            if parameter is bucket[-1]:\n"),
+    term("3.7", "a bucket leaves when it is complete", "missing.isdisjoint(bucket)", "bucket[-1] not in missing"),
+    term("3.7", "and when all before it have left", "                break", "                continue"),
     term("3.7", "a hook starts a message and returns", "dist.all_reduce(flat, async_op=True)",
          "(lambda work: work.wait() or work)(dist.all_reduce(flat, async_op=True))"),
     term("3.7", "hooks are taken away again", "        handle.remove()\n", "        pass\n"),

@@ -18,7 +18,17 @@ from typing import Any, ClassVar
 import torch
 
 from course_lib.grading.exercise import SentBytes, Trial, ranks_of
-from course_lib.grading.gradients import EQUAL, LARGE, ROUNDING, SMALL, Inputs, doubles, gradient_sizes, trial_of
+from course_lib.grading.gradients import (
+    EQUAL,
+    LARGE,
+    ROUNDING,
+    SMALL,
+    Inputs,
+    doubles,
+    gradient_sizes,
+    trial_of,
+    weighted_sum,
+)
 from course_lib.grading.kinds import CollectiveExercise, num_calls
 from course_lib.grading.on_rank import batch_loss, gradients_of, model_of, ring_bytes
 from course_lib.grading.spent import Spent, highest, most
@@ -192,9 +202,28 @@ class OverlappedStep(GradientExercise):
     cases = tuple((f"k = {k}", {"n": n, "widths": widths, "frozen": frozen, "num_batches": k, "cap": cap})
                   for n, widths, frozen, cap, k in ((3, EQUAL, [], 160, 2), (2, SMALL, ["2.bias"], 64, 1),
                                                     (4, LARGE, ["2.bias"], 70_000, 3)))
-    cases = (*cases[:1], ("k = 1, layers registered the last one first", {
-        "n": 3, "widths": EQUAL, "cap": 320, "num_batches": 1, "turned": True}), *cases[1:])
     run = staticmethod(on_rank.overlap)
+
+    def trials(self, seed: int) -> list[Trial]:
+        """After the first one comes a trial in which gradients do not arrive in the same order on all ranks.
+
+        Rank 1 uses the layers the last one first. Each message has the same size: gloo would end ranks otherwise.
+        """
+        example, first, *others = super().trials(seed)
+        generator = torch.Generator().manual_seed(seed)
+        mixed = trial_of(generator, 3, [4] * 5, cap=320)
+        ranks = [{**rank, "turned": r == 1} for r, rank in enumerate(mixed.inputs)]
+        label = f"{mixed.label}, k = 1, on rank 1 the layers are used the last one first"
+        return [example, first, Trial(ranks, label), *others]
+
+    def solve(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """The mean of the ranks' own gradients: all have equally many rows."""
+        each = []
+        for rank in inputs:
+            model = model_of(rank)
+            batch_loss(model, [torch.cat(column) for column in zip(*rank["batches"])]).backward()
+            each.append(gradients_of(model))
+        return [weighted_sum(each, 1 / len(inputs))] * len(inputs)
 
     def bound(self, trial: Trial) -> int:
         return on_rank.STEPS * super().bound(trial)
@@ -206,19 +235,20 @@ class OverlappedStep(GradientExercise):
         return [small([(1, slope)], cap=8) for slope in (1.0, 3.0)]
 
     def flaw(self, trial: Trial, answers: list[Any], traffic: SentBytes) -> str | None:
-        first, second = (max(len(answer["steps"][step]["calls"]) for answer in answers) for step in (0, 1))
-        return super().flaw(trial, answers, traffic) if second <= first else (
-            f"the second step made {second} calls, the first one {first}: its hooks are still there. Keep what "
-            "register_post_accumulate_grad_hook returns, and remove() it when backward is over")
+        left = max(answer["hooks"] for answer in answers)
+        return super().flaw(trial, answers, traffic) if not left else (
+            f"after two steps {left} of its hooks are still there. Keep what register_post_accumulate_grad_hook "
+            "returns, and remove() it when backward is over")
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         M = sum(gradient_sizes(trial.inputs[0]))
         left = [max(1 - hidden_bytes(step["order"]) / M for step in answer["steps"]) for answer in answers]
-        # Nobody can hide the bucket that waits for the last gradient: the last one, or the first of a turned network.
-        par = bucket_bytes(trial)[0 if trial.inputs[0].get("turned") else -1] / M
+        # Nobody can hide the last bucket; nor any, where the first one waits for the last gradient.
+        pars = [1.0 if rank.get("turned") else bucket_bytes(trial)[-1] / M for rank in trial.inputs]
+        worst = most(left, pars)
         return [row_usage(trial, answers), num_calls(answers, on_rank.STEPS * len(bucket_bytes(trial))),
-                Spent("left", max(left), par, "share", on=" of the bytes for after backward", limit="par {}",
-                      slack=1e-9, claimed=True, why=why_left(answers[most(left)]["steps"][0]["order"]))]
+                Spent("left", left[worst], pars[worst], "share", on=" of the bytes for after backward", limit="par {}",
+                      slack=1e-9, claimed=True, why=why_left(answers[worst]["steps"][0]["order"]))]
 
 
 def num_steps(trial: Trial) -> int:
@@ -261,4 +291,4 @@ def why_left(order: on_rank.Order) -> str:
     if "wait" in before:
         return ("a rank that waits for a message computes nothing: dist.all_reduce(..., async_op=True), and wait() "
                 "when backward is over")
-    return "a bucket can leave as soon as the last of its gradients is complete"
+    return "a bucket can leave as soon as it and all before it are complete"

@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from itertools import chain
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from .on_rank import EPOCHS
 MANY = 1000  # samples: so many do not fall into the same order, or on the same ranks, by chance
 MOVED = ("the indices are right, but the global generator of {} has moved, and with it everybody's dropout and initial "
          "weights: use a torch.Generator of your own")
-STEPS_ALIKE = 0.05  # of the neighbours in a shuffled order, at most: by chance it is well below 1 %
+ALIKE = 0.05  # of the neighbours in a shuffled order, at most: by chance it is well below 1 %
 Plan = list[list[int]]
 Shards = Sequence[list[int]]  # for each rank
 
@@ -143,9 +143,19 @@ def faults(epochs: Sequence[Shards], N: int) -> Iterator[str]:
     if N >= MANY and len(first) > 1 and any(shard == sorted(shard) for shards in epochs for shard in shards):
         yield "the samples of a rank are in increasing order: the order has to be shuffled, too"
     share = max((step_share(shard, N) for shards in epochs for shard in shards), default=0.0)
-    if N >= MANY and share > STEPS_ALIKE:
+    if N >= MANY and share > ALIKE:
         yield (f"{100 * share:.0f} % of the neighbours in a hand are equally far apart: the order is counted through "
                "from another place or in steps, and not shuffled")
+    for (a, before), (b, after) in combinations(zip(EPOCHS, map(neighbours, epochs)), 2):
+        if N >= MANY and len(before & after) > ALIKE * N:
+            yield (f"in epoch {b} {100 * len(before & after) / max(1, len(after)):.0f} % of a rank's neighbours are "
+                   f"those of epoch {a}: every epoch has an order of its own, whatever rank it is dealt to and "
+                   "wherever it begins, so shuffle anew with a seed that no other epoch has")
+
+
+def neighbours(shards: Shards) -> set[frozenset[int]]:
+    """Pairs of samples that follow one another on a rank."""
+    return {frozenset(pair) for shard in shards for pair in pairwise(shard)}
 
 
 def step_share(shard: list[int], N: int) -> float:

@@ -8,20 +8,23 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.grading.on_rank import batch_loss, count_calls, data, gradients_of, model_of, plain
 from course_lib.runtime.instruments import pending
 from course_lib.runtime.instruments.arrivals import Arrival, Run, handle_arrivals
 
-EPOCHS = [0, 1, 2]
+EPOCHS = [0, 1, 2, 3, 10, 100]  # some differ by each of 1, 2, 3, 7 to 10, and 97 to 100
 STEPS = 2  # of 3.7: what the first one leaves behind shows in the second
+POLLS = 100  # who asks so often whether a message has arrived, and computes nothing in between, waits for it
 LOOKS, LOOK_S = 5, 0.001  # who stands at one place for so many looks waits for somebody else
 PATIENCE_S = 5.0  # for threads of the reader's, which wait for other ranks
 Inputs = dict[str, Any]
@@ -146,6 +149,7 @@ class Happenings:
         self.held: set[threading.Thread] = set()
         self.main, self.others = threading.main_thread(), set(threading.enumerate())
         self.num_gradients, self.settling = 0, False
+        self.polls = 0  # since the last gradient
 
     def gradient(self, _: Tensor) -> None:
         """The first hook of a parameter: its gradient is computed."""
@@ -156,7 +160,7 @@ class Happenings:
             if stand_still(at_work) and not any(pending.waiting_in.get(each.ident) for each in at_work - self.held):
                 break
         self.order.append(["gradient", 0])
-        self.num_gradients, self.settling = self.num_gradients + 1, False
+        self.num_gradients, self.settling, self.polls = self.num_gradients + 1, False, 0
         self.held.clear()  # here: until they notice they are at work
 
     def begin_call(self, call: pending.GroupCall) -> None:
@@ -171,6 +175,23 @@ class Happenings:
         pass
 
     end_call = end_wait
+
+    def waits(self, wait: Callable, *given: Any) -> Any:
+        """In the place of a future's wait: one that no work waits for."""
+        if threading.current_thread() is self.main:
+            self.order.append(["wait", 0])
+        return wait(*given)
+
+    def polled(self, ask: Callable, *given: Any) -> bool:
+        """In the place of what says whether a message has arrived. It may take its time, so none has before the next
+        gradient; but who goes on asking waits.
+        """
+        if threading.current_thread() is not self.main:
+            return ask(*given)
+        self.polls += 1
+        if self.polls == POLLS:
+            self.order.append(["wait", 0])
+        return self.polls >= POLLS and ask(*given)
 
     def hold(self, _: Arrival, run: Run) -> Any:
         """A call of another thread than the main one begins here, and goes on after the next gradient."""
@@ -211,6 +232,19 @@ def others_run() -> bool:
     return sum(state != "S" for state in states) > 1
 
 
+@contextmanager
+def in_the_place_of_questions(seen: Happenings) -> Iterator[None]:
+    """What asks whether a message has arrived, or waits for it and is no work, goes through `seen`."""
+    with ExitStack() as stack:
+        future = torch.futures.Future.__bases__[0]  # what get_future() returns
+        for owner, name, ours in ((Work, "is_completed", seen.polled), (future, "done", seen.polled),
+                                  (future, "wait", seen.waits)):
+            theirs = getattr(owner, name)
+            stack.callback(setattr, owner, name, theirs)
+            setattr(owner, name, lambda *given, theirs=theirs, ours=ours: ours(theirs, *given))
+        yield
+
+
 def overlap(function: Callable, inputs: Inputs) -> dict[str, Any]:
     """3.7: the gradients after the last of some steps; of each step, its events in order, and its calls; the rows."""
     model, steps = model_of(inputs), []
@@ -218,14 +252,21 @@ def overlap(function: Callable, inputs: Inputs) -> dict[str, Any]:
     for parameter in learns:
         parameter.grad = torch.zeros_like(parameter)
     held = RowsHeld(model)
+    before = num_hooks(learns)
     for _ in range(STEPS):
         model.zero_grad(set_to_none=False)
         seen = Happenings()
         hooks = [parameter.register_hook(seen.gradient) for parameter in learns]  # before the reader's
-        with handle_arrivals(seen.hold), pending.listen(seen):
+        with handle_arrivals(seen.hold), pending.listen(seen), in_the_place_of_questions(seen):
             _, calls = count_calls(function, model, inputs["batches"], inputs["cap"])
         for hook in hooks:
             hook.remove()
         steps.append({"order": seen.order, "calls": calls})
-    return {"gradients": gradients_of(model), "steps": steps, "rows": held.most,
+    return {"gradients": gradients_of(model), "steps": steps, "rows": held.most, "hooks": num_hooks(learns) - before,
             "calls": [call for step in steps for call in step["calls"]]}
+
+
+def num_hooks(parameters: Sequence[nn.Parameter]) -> int:
+    """How many hooks the parameters have."""
+    return sum(len(hooks or ()) for each in parameters
+               for hooks in (each._backward_hooks, each._post_accumulate_grad_hooks))

@@ -3,6 +3,7 @@
 
 import itertools
 import math
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 
@@ -222,6 +223,13 @@ def rounds_of_equal_size(rank, num_ranks, num_microbatches, num_in_flight):
     return rounds_of(chunk.tolist() for chunk in torch.arange(num_microbatches).tensor_split(k))
 
 
+@right("4.2", "a generator")
+def rounds_one_by_one(rank, num_ranks, num_microbatches, num_in_flight):
+    left = iter(range(num_microbatches))
+    while some := list(itertools.islice(left, num_in_flight)):
+        yield from (f"{kind}{i}" for kind in "FB" for i in some)
+
+
 TEXT_4_2 = [
     term(
         "4.2",
@@ -323,6 +331,9 @@ def bubble_of_the_slowest_rank(stage_costs, num_microbatches, of):
 def bubble_at_the_pace_of_the_last(stage_costs, num_microbatches, of):
     step = sum(stage_costs) + (num_microbatches - 1) * stage_costs[-1]
     return bubble_of_step(step, stage_costs, num_microbatches, of)
+
+
+BUBBLE_IN_DECIMAL = right("4.3", "a Decimal")(lambda *asked: Decimal(my_bubble(*asked)))
 
 
 TEXT_4_3 = [

@@ -1001,6 +1001,12 @@ NORMS = [wrong("5.6", says)(function) for says, function in (
      lambda sliced, whole, partial: total(square([*sliced, *whole, *partial])).sqrt().item()),
     ("each rank has the norm of what lies on it, and nobody sends anything: slices and parts of the others are missing",
      lambda sliced, whole, partial: square([*sliced, *whole, *partial]).sqrt().item()))]
+@wrong("5.6", "the list has other tensors, and those that were given are as they were: write the sums into them")
+def norm_that_changes_the_list(sliced, whole, partial):
+    partial[:] = [gradient.clone() for gradient in partial]
+    return my_gradient_norm(sliced, whole, partial)
+
+
 TEXT_5_6 = [
     term("5.6", "squares of slices of all ranks", "    dist.all_reduce(square)\n", ""),
     term("5.6", "what is whole counts once", "in [*whole, *partial]", "in [*whole, *whole, *partial]"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.grading.on_rank import Leaves, count_calls, data, forth_and_back, plain
+from course_lib.grading.on_rank import Leaves, count_calls, data, forth_and_back, on_memory_of, plain, single
 
 
 def f_and_g(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def vocab_loss(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
 def gradient_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """5.6: the norm, and what the three kinds of gradients are afterwards."""
     gradients = {kind: [gradient.clone() for gradient in inputs[kind]] for kind in ("sliced", "whole", "partial")}
-    norm, calls = count_calls(function, *gradients.values())
+    norm, calls = count_calls(function, *map(on_memory_of, gradients.values()))
     return {"norm": scalar(norm), **{kind: list(map(plain, each)) for kind, each in gradients.items()}, "calls": calls}
 
 
 def scalar(value: Any) -> Any:
     """A number of any type, or a tensor of one, as float; of anything else what `plain` says."""
-    found = data(value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value)
+    found = data(single(value))
     return float(found) if type(found) in (int, float) and not isinstance(value, bool) else plain(value)
 
 

@@ -432,10 +432,30 @@ def adamw_with_two_optimisers(weights, mean_gradient, num_steps, settings, num_d
     return shown
 
 
+@right("6.2", "gradient, list of pieces and new weights keep their names until the next step")
+def adamw_keeps_names(weights, mean_gradient, num_steps, settings, num_decayed):
+    piece, parts = own_part(weights, num_decayed)
+    optimizer = two_groups(parts, settings)
+    for _ in range(num_steps):
+        gradient = mean_gradient(weights)
+        own = share(gradient)
+        parts[0].grad, parts[1].grad = own[:len(parts[0])].clone(), own[len(parts[0]):].clone()
+        optimizer.step()
+        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, piece)
+        new = torch.cat(pieces)
+        weights.copy_(new)
+    return optimizer
+
+
 TEXT_6_2 = [
     term("6.2", "state for its piece alone", "    for _ in range(num_steps):\n",
          "    rest = nn.Parameter(weights.clone())\n    rest.grad = torch.zeros_like(weights)\n"
          "    optimizer.add_param_group({'params': [rest]})\n    for _ in range(num_steps):\n"),
+    term("6.2", "and no other optimiser for all of them", "    for _ in range(num_steps):\n",
+         "    whole = torch.optim.AdamW([nn.Parameter(weights)], lr=0.0)\n"
+         "    whole.param_groups[0]['params'][0].grad = weights\n"
+         "    for _ in range(num_steps):\n        whole.step()\n"),
     term("6.2", "not all of them decay", '"weight_decay": 0.0', '"weight_decay": settings["weight_decay"]'),
     term("6.2", "the first num_decayed do", "optimizer = torch.optim.AdamW([{",
          'settings = {**settings, "weight_decay": 0.0}\n    optimizer = torch.optim.AdamW([{'),
@@ -1223,6 +1243,30 @@ def masters_cut_off(weights, mean_gradient, num_steps, lr):
         master.view(torch.int32) & -65536).view(torch.float32).bfloat16())
 
 
+@right("6.5", "gradient in fp32, list of pieces and new weights keep their names until the next step")
+def masters_keep_names(weights, mean_gradient, num_steps, lr):
+    master = share(weights).float()
+    for _ in range(num_steps):
+        gradient = mean_gradient(weights).float()
+        master -= lr * share(gradient)
+        pieces = [torch.empty_like(share(weights)) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, master.bfloat16())
+        new = torch.cat(pieces)
+        weights.copy_(new)
+    return master
+
+
+@right("6.5", "what is gathered has its place from the beginning")
+def masters_with_places(weights, mean_gradient, num_steps, lr):
+    master, rounded, whole = share(weights).float(), share(weights).clone(), torch.empty_like(weights)
+    for _ in range(num_steps):
+        master.sub_(share(mean_gradient(weights)).float(), alpha=lr)
+        rounded.copy_(master)
+        dist.all_gather(list(whole.chunk(dist.get_world_size())), rounded)
+        weights.copy_(whole)
+    return master
+
+
 TEXT_6_5 = [
     term("6.5", "master weights in fp32", "weights.chunk(n)[r].float()", "weights.chunk(n)[r].clone()"),
     term("6.5", "they remember from step to step", "    master = weights.chunk(n)[r].float()  # (N/n,), a copy\n"
@@ -1411,6 +1455,12 @@ def clip_the_first_piece(pieces, max_norm):
 def clip_the_first_piece_by_the_norm_of_all(pieces, max_norm):
     norm = all_reduced(own_square(pieces)).sqrt().item()
     return clip_where(pieces[:1], max_norm, lambda norm, limit: norm > limit, norm)
+
+
+@wrong("6.6", "the norm is right, but the pieces are as they were: write into them, as piece *= does")
+def clip_that_changes_the_list(pieces, max_norm):
+    pieces[:] = [piece.clone() for piece in pieces]
+    return my_clip_over_shards(pieces, max_norm)
 
 
 TEXT_6_6 = [

@@ -103,7 +103,9 @@ class ShardedAdamW(ShardExercise):
             weights, target, curvature = torch.randn(3, N, generator=generator, dtype=torch.float64)
             made.append((n, "", {"weights": weights, "target": target, "curvature": curvature.abs() + 0.5,
                                  "num_steps": ADAMW_STEPS, "num_decayed": cut}))
-        return [Trial([{**inputs, "awaited": inputs["weights"].nbytes * (n + 4) // n + SCALARS}] * n,
+        # While a gradient is computed, the one before may still be there, and all weights, as a list of what was
+        # gathered and as one tensor; then the piece, its gradient, and two moments of it.
+        return [Trial([{**inputs, "awaited": inputs["weights"].nbytes * (3 * n + 4) // n + SCALARS}] * n,
                       f"{which}{ranks_of(n)}, {len(inputs['weights']):,} weights of which {inputs['num_decayed']:,} "
                       f"decay, {inputs['num_steps']} step{'s' * (inputs['num_steps'] > 1)}")
                 for n, which, inputs in made]
@@ -132,7 +134,7 @@ class ShardedAdamW(ShardExercise):
 
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         allowed = 2 * pieces_bytes(trial)
-        return [highest("holds", [answer["state"] for answer in answers], allowed, on=" of state", slack=SCALARS,
+        return [highest("holds", [answer["of_all"] for answer in answers], allowed, on=" of state", slack=SCALARS,
                         limit=f"{{}} allowed, {human_bytes(trial.world_size * allowed)} without sharding",
                         claimed=True),
                 memory_usage(answers, trial.inputs[0]["awaited"], "gradients, state and weights beside `weights`")]
@@ -153,7 +155,8 @@ class MasterSteps(ShardExercise):
 
     def draw_trial(self, generator: torch.Generator, n: int, N: int) -> Trial:
         inputs = {"weights": (1 + torch.rand(N, generator=generator)).bfloat16(), "num_steps": MASTER_STEPS,
-                  "awaited": 10 * N // n + SCALARS}  # room for a gradient in fp32 and for the rounding, besides
+                  # before the first step: the piece in fp32 and in bf16, and room for all that will be gathered
+                  "awaited": 6 * N // n + 2 * N + SCALARS}
         return Trial([inputs] * n, f"{ranks_of(n)}, {N:,} weights in bf16, {MASTER_STEPS} steps")
 
     def bound(self, trial: Trial) -> int:
@@ -185,7 +188,8 @@ class MasterSteps(ShardExercise):
     def local_usage(self, trial: Trial, answers: list[Any]) -> list[Spent]:
         held = [getattr(answer["master"], "nbytes", 0) for answer in answers]
         return [highest("returned", held, 2 * pieces_bytes(trial), on=" of master weights"),
-                memory_usage(answers, 2 * pieces_bytes(trial), "master weights", 3 * pieces_bytes(trial) + SCALARS)]
+                memory_usage(answers, 2 * pieces_bytes(trial), "master weights",
+                             trial.inputs[0]["awaited"] - 2 * pieces_bytes(trial))]
 
 
 class ClipOverShards(ShardExercise):

@@ -6,14 +6,27 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from course_lib.grading.on_rank import batch_loss, count_calls, data, gradients_of, kind, model_of, plain
+from course_lib.grading.on_rank import (
+    batch_loss,
+    count_calls,
+    data,
+    gradients_of,
+    kind,
+    model_of,
+    on_memory_of,
+    plain,
+    single,
+)
 from course_lib.runtime import MemoryLog, record_memory
 from course_lib.runtime.tensors import tensors_in
 from course_lib.runtime.torch_private import TorchDispatchMode
@@ -26,13 +39,31 @@ PATIENCE_S = 1.0
 def sharded_adamw(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.2: the weights, what is held while a gradient is computed, and of what is returned its kind and state."""
     weights = inputs["weights"].clone()
-    with record_memory() as log:
+    stepped: WeakSet = WeakSet()  # all optimisers that took a step, whichever is returned
+    together: list[int] = []  # bytes of their state after each
+
+    def weigh_all(optimizer: Any, *_: Any) -> None:
+        stepped.add(optimizer)
+        together.append(sum(map(state_bytes, stepped)))
+
+    with record_memory() as log, step_hook(weigh_all):
         looks = Looks(log, inputs["awaited"])
         gradient = looks.before_each(lambda at: coupled_gradient(inputs, at.detach()))
         returned, calls = count_calls(function, weights, gradient, inputs["num_steps"], SETTINGS,
                                       inputs["num_decayed"])
+    state = state_bytes(returned)
     return {"weights": plain(weights), "calls": calls, "kind": type(returned).__name__, "held": looks.seen,
-            "state": state_bytes(returned)}
+            "state": state, "of_all": max([state, *together])}
+
+
+@contextmanager
+def step_hook(hook: Callable) -> Iterator[None]:
+    """Calls `hook` with each optimiser that takes a step."""
+    handle = register_optimizer_step_post_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class Looks:
@@ -47,10 +78,13 @@ class Looks:
         waits = all(held <= self.awaited for _, held in self.seen)
         self.seen.append([point, await_release(lambda: self.log.current - usual, self.awaited if waits else math.inf)])
 
-    def before_each(self, gradient: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """`gradient`, with a look before each of its calls, of which there is one in a step."""
+    def before_each(self, gradient: Callable[[Tensor], Tensor], left: int = 0) -> Callable[[Tensor], Tensor]:
+        """`gradient`, with a look before each of its calls, of which there is one in a step.
+
+        left: bytes that a step may leave to the next one, in variables that still have their names.
+        """
         def look_first(at: Tensor) -> Tensor:
-            self.look(f"in step {len(self.seen)}")
+            self.look(f"in step {len(self.seen)}", left * bool(self.seen))
             return gradient(at)
 
         return look_first
@@ -240,7 +274,8 @@ def master_steps(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     weights = inputs["weights"].clone()
     with record_memory() as log:
         looks = Looks(log, inputs["awaited"])
-        gradient = looks.before_each(partial(far_gradient, inputs))
+        # A whole gradient in fp32, and all weights in bf16, as a list of pieces and as one tensor: no master weights.
+        gradient = looks.before_each(partial(far_gradient, inputs), 8 * len(weights))
         master, calls = count_calls(function, weights, gradient, inputs["num_steps"], LR)
     return {"weights": plain(weights), "master": plain(master), "held": looks.seen, "calls": calls}
 
@@ -255,7 +290,7 @@ def far_gradient(inputs: dict[str, Any], weights: Tensor) -> Tensor:
 
 def clip_over_shards(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     """6.6: the norm, and the pieces afterwards."""
-    returned, calls = count_calls(function, inputs["pieces"], inputs["max_norm"])
-    norm = data(returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned)
+    returned, calls = count_calls(function, on_memory_of(inputs["pieces"]), inputs["max_norm"])
+    norm = data(single(returned))
     return {"norm": float(norm) if isinstance(norm, int | float) else norm if isinstance(norm, str) else kind(returned),
             "pieces": [plain(piece) for piece in inputs["pieces"]], "calls": calls}

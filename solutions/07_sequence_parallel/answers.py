@@ -397,6 +397,11 @@ def work(positions, lengths):
     return sum(reads[position] for position in positions.tolist())
 
 
+POSITIONS_AS = [right("7.3", words)(lambda *asked, makes=makes: makes(my_document_positions(*asked)))
+                for words, makes in (
+    ("a list", torch.Tensor.tolist), ("an array of numpy", torch.Tensor.numpy), ("32 bits", torch.Tensor.int))]
+
+
 TEXT_7_3 = [
     term("7.3", "each document by itself", "for length in lengths:", "for length in [sum(lengths)]:"),
     term("7.3", "an early and a late piece", "pieces[2 * R - 1 - r]", "pieces[R + r]"),
@@ -747,6 +752,13 @@ def recompute_with_one_state_for_all(function, x):
     return recomputed_from_a_seed(function, x, lambda: None, lambda: torch.set_rng_state(LAST["state"]))
 
 
+@wrong("7.5", "it uses torch.utils.checkpoint")
+def recomputed_by_the_function_of_the_library(function, x):
+    from torch.utils.checkpoint import CheckpointFunction
+
+    return CheckpointFunction.apply(function, True, x)
+
+
 TEXT_7_5 = [
     term("7.5", "the same dropout masks", "torch.set_rng_state(ctx.state)", "pass"),
     term("7.5", "the generator's state, which no seed gives", "ctx.state = torch.get_rng_state()",
@@ -1026,18 +1038,6 @@ def ring_attention_that_takes_its_blocks_home(q, k, v, positions):
     return my_whole_ring(q, k, v, positions)
 
 
-@wrong("7.7", "the scores of one block at a time, and in backward compute them again from lse: neither all keys nor "
-       "what autograd keeps of each block fits")
-def ring_attention_with_all_keys(q, k, v, positions):
-    def reduce_scattered(dx):
-        pieces = [piece.contiguous() for piece in dx.chunk(dist.get_world_size(), 2)]
-        mine = torch.empty_like(pieces[0])
-        dist.reduce_scatter(mine, pieces)
-        return mine
-
-    return whole_ring(q, k, v, positions, back=reduce_scattered)
-
-
 @wrong("7.7", "it uses course_lib.sequence_parallel")
 def ring_attention_of_the_library(q, k, v, positions):
     from course_lib.sequence_parallel import ring_attention
@@ -1045,7 +1045,32 @@ def ring_attention_of_the_library(q, k, v, positions):
     return ring_attention(q, k, v)
 
 
+NOT_ALL = ("the scores of one block at a time, and in backward compute them again from lse: neither all keys nor what "
+           "autograd keeps of each block fits")
+
+
+def reduce_scattered(dx):
+    pieces = [piece.contiguous() for piece in dx.chunk(dist.get_world_size(), 2)]
+    mine = torch.empty_like(pieces[0])
+    dist.reduce_scatter(mine, pieces)
+    return mine
+
+
+@wrong("7.7", NOT_ALL)
+def ring_attention_with_all_keys(q, k, v, positions):
+    return whole_ring(q, k, v, positions, back=reduce_scattered)
+
+
+@wrong("7.7", NOT_ALL)
+def ring_attention_by_torch_over_all_keys(q, k, v, positions):
+    gather = door(lambda x: gathered(x, 2), reduce_scattered)
+    mask = positions[dist.get_rank()][:, None] >= torch.cat(list(positions))
+    return torch.nn.functional.scaled_dot_product_attention(q, gather(k), gather(v), attn_mask=mask)
+
+
 TEXT_7_7 = [
+    term("7.7", "no rank ever holds the whole row", "                new = torch",
+         "                ctx.kept = [*getattr(ctx, 'kept', []), block]\n                new = torch"),
     term("7.7", "a token reads itself", "positions[source] > positions[r]", "positions[source] >= positions[r]"),
     term("7.7", "where the block's tokens stand", "positions[source]", "positions[r]"),
     term("7.7", "q k^T / sqrt(d)", "q @ k.mT * scale", "q @ k.mT"),

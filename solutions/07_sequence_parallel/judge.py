@@ -53,7 +53,7 @@ from course_lib.grading.gradients import (
     play_ranks,
 )
 from course_lib.grading.kinds import CollectiveExercise, NumberExercise, num_calls
-from course_lib.grading.on_rank import plain, tensor
+from course_lib.grading.on_rank import plain
 from course_lib.grading.spent import Spent, highest
 from course_lib.pictures.units import human_bytes
 
@@ -147,7 +147,8 @@ class WholeRing(SplitExercise):
     budget = ("par: 3(R-1) M sent by each rank, M its keys and values; 20 times q and 5 times one block's scores held, "
               "arguments and gradients included")
     run = staticmethod(on_rank.whole_ring)
-    sizes = (3, 1, 2, 4, 4), (2, 2, 1, 4, 4), (1, 1, 1, 4, 4), (4, 1, 2, 64, 16)
+    # In the last one all keys and values are 16 times q: who holds them has no room for anything else.
+    sizes = (3, 1, 2, 4, 4), (2, 2, 1, 4, 4), (1, 1, 1, 4, 4), (8, 1, 2, 32, 32)
 
     def draw_trial(self, generator: torch.Generator, R: int, B: int, H: int, c: int, d: int) -> Trial:
         pieces = torch.arange(R * c).chunk(2 * R)
@@ -331,7 +332,7 @@ class DocumentPositions(Exercise):
     compared = "returned"
     right = "every token is on one rank"
     budget = "par: no rank has more to do than the mean"
-    run = staticmethod(tensor)
+    run = staticmethod(on_rank.document_positions)
     sizes = (3, 3), (2, 2), (1, 2), (4, 5)
 
     def example_trial(self) -> Trial:

@@ -564,6 +564,11 @@ def dispatch_padded(tokens, choices):
     return arrived[real][:, :tokens.shape[1]], arrived[real][:, tokens.shape[1]:-1].to(torch.uint8), back
 
 
+DISPATCH_AS = [right("8.3", words)(lambda tokens, choices, makes=makes: (
+    lambda received, theirs, back: (received, makes(theirs), back))(*my_dispatch(tokens, choices)))
+    for words, makes in (("theirs says yes and no", torch.Tensor.bool), ("theirs in 64 bits", torch.Tensor.long))]
+
+
 TEXT_8_3 = [
     term("8.3", "once to each rank", "goes = by_rank.amax(-1)\n",
          "choices = (choices.unsqueeze(1) * torch.eye(len(choices[0]), dtype=torch.uint8)).flatten(0, 1)\n"
@@ -708,6 +713,17 @@ def example_of_losses(inputs, answers):
         f"P = {listed(P[1])} on rank 1, loss {short(answers[1]['y'].item())}"]
 
 
+@right("8.4", "counts and shares in float32")
+def balance_in_float32(logits, k):
+    R = dist.get_world_size()
+    ids, counts = logits.topk(k).indices // (logits.shape[1] // R), torch.zeros(R)
+    for rank in range(R):
+        counts[rank] = (ids == rank).sum()
+    dist.all_reduce(counts)
+    P = logits.softmax(1).unflatten(1, (R, -1)).sum(2).mean(0)
+    return R * torch.dot((counts / counts.sum()).double(), P)
+
+
 TEXT_8_4 = [
     term("8.4", "busy ranks, not busy experts", """    counts = ranks.flatten().bincount(minlength=R).double()
     dist.all_reduce(counts)
@@ -839,6 +855,10 @@ def example_of_kept(inputs, answers):
         f"experts {' '.join(map(str, experts.flatten().tolist()))} of four on two ranks",
         f"weights {' '.join(map(short, weights.flatten().tolist()))}, token {protected.nonzero().item()} protected",
         f"capacity {C}: tokens {kept[0]}, {kept[1]} and {kept[2]} are kept"]
+
+
+KEPT_AS = [right("8.5", words)(lambda *asked, makes=makes: makes(my_kept(*asked))) for words, makes in (
+    ("lists", torch.Tensor.tolist), ("an array of numpy", torch.Tensor.numpy), ("0 and 1", torch.Tensor.byte))]
 
 
 TEXT_8_5 = [
@@ -990,6 +1010,10 @@ def placement_of_the_library(loads, num_ranks, num_slots):
     from course_lib.expert_parallel import place_experts
 
     return place_experts([sum(rows) for rows in zip(*loads)], num_ranks, num_ranks * num_slots)
+
+
+PLACEMENT_IN_SETS = right("8.6", "a set of experts for each rank")(
+    lambda *asked: [set(experts) for experts in my_placement(*asked)])
 
 
 TEXT_8_6 = [

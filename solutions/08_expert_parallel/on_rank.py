@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.grading.on_rank import Leaves, count_calls, data, forth_and_back, plain
+from course_lib.grading.on_rank import Leaves, count_calls, data, forth_and_back, plain, whole_tensor
 from course_lib.runtime import record_memory
 
 Inputs = dict[str, Any]
@@ -62,7 +62,7 @@ def dispatch(function: Callable, inputs: Inputs) -> dict[str, Any]:
         three = function(inputs["tokens"].clone(), inputs["choices"].clone())
         require_kind(three, "(a tensor, a tensor, a function)")
         received, theirs, back = three
-        answer.update(received=plain(received), theirs=plain(theirs))
+        answer.update(received=plain(received), theirs=whole_tensor(theirs, torch.uint8))
         fit = theirs.ndim == 2 and theirs.shape[:1] == received.shape[:1]
         answer["home"] = plain(back(results_of_experts(received, theirs) if fit else received))
 
@@ -73,6 +73,11 @@ def dispatch(function: Callable, inputs: Inputs) -> dict[str, Any]:
 def results_of_experts(tokens: Tensor, theirs: Tensor) -> Tensor:
     """What a rank's experts make of (M, D) tokens together, each expert something else; theirs: (M, E/R)."""
     return tokens * (theirs.double() @ (torch.arange(theirs.shape[1]) + 2.0).double()).unsqueeze(1)
+
+
+def kept(function: Callable, inputs: list[Any]) -> dict[str, Any]:
+    """8.5: which rows are kept, of whatever says yes or no."""
+    return {"returned": whole_tensor(function(*inputs), torch.bool)}
 
 
 def balance_loss(function: Callable, inputs: Inputs) -> dict[str, Any]:

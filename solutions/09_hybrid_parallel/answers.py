@@ -236,6 +236,10 @@ def levels_of_the_library(axes, sizes, order, ranks_per_node):
     return levels_of(ParallelLayout(**sizes, order=order).groups(*axes), ranks_per_node)
 
 
+LEVELS_IN_SETS = right("9.2", "sets of sets")(
+    lambda *asked: [{frozenset(group) for group in groups} for groups in my_two_levels(*asked)])
+
+
 TEXT_9_2 = [
     term("9.2", "they differ along these axes together", "if axis not in axes)", "if axis not in axes[:1])"),
     term("9.2", "they agree along every other axis", "if axis not in axes)", "if axis not in axes and axis != \"pp\")"),
@@ -392,6 +396,13 @@ def reduced_one_axis_at_a_time(gradients, kinds, num_tokens, all_reduce):
             all_reduce(tensor, axis)
 
     reduce_by(gradients, kinds, num_tokens, one_by_one)
+
+
+@wrong("9.3", "the dict has other tensors, and those that were given are as they were: write into them")
+def reduced_into_the_dict(gradients, kinds, num_tokens, all_reduce):
+    for name in list(gradients):
+        gradients[name] = gradients[name].clone()
+    my_reduced_gradients(gradients, kinds, num_tokens, all_reduce)
 
 
 TEXT_9_3 = [

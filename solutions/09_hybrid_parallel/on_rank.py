@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.on_rank import count_calls, data, kind, number, plain, ring_bytes
+from course_lib.grading.on_rank import count_calls, data, kind, number, on_memory_of, plain, ring_bytes
 
 
 def two_levels(function: Callable, inputs: list[Any]) -> Any:
@@ -30,7 +30,8 @@ def reduced_gradients(function: Callable, inputs: dict[str, Any]) -> dict[str, A
     def all_reduce(tensor: Tensor, *axes: str) -> None:
         sent.append(add_up(tensor, axes, inputs["groups"]))
 
-    function(gradients, inputs["kinds"], torch.tensor(inputs["num_tokens"], dtype=torch.float64), all_reduce)
+    given = dict(zip(gradients, on_memory_of([*gradients.values()])))
+    function(given, inputs["kinds"], torch.tensor(inputs["num_tokens"], dtype=torch.float64), all_reduce)
     return {"gradients": {name: plain(gradient) for name, gradient in gradients.items()}, "sent": sum(sent)}
 
 
@@ -71,8 +72,7 @@ def global_norm(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:
     gradients = {name: gradient.clone() for name, gradient in inputs["gradients"].items()}
     returned, calls = count_calls(function, gradients, *(
         inputs[name] for name in ("kinds", "coordinates", "norm_type", "zero")))
-    norm = returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned
-    return {**number(lambda: norm, []), "calls": calls}
+    return {**number(lambda: returned, []), "calls": calls}
 
 
 def reshard(function: Callable, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1108,6 +1108,10 @@ def leaks_of_the_judge(*asked):
     return exercise("10.6").solve(*asked)
 
 
+LEAKS_AS = [right("10.6", words)(lambda *asked, makes=makes: makes(my_leaks(*asked))) for words, makes in (
+    ("a set", set), ("the keys of a dict", lambda ids: dict.fromkeys(ids).keys()), ("a generator", iter))]
+
+
 TEXT_10_6 = [
     term("10.6", "a version is no other document", ".split(\"@\")[0]", ""),
     term("10.6", "a place is no other document", ".split(\"#\")[0]", ""),
@@ -1204,7 +1208,8 @@ def wrong_term_that_is_largest(planned, measured):
     return wrong_term(planned, measured, causes=lambda run: [cause])
 
 
-@wrong("10.7", "errors of runs are added up with their signs: a term that is wrong both ways cancels out")
+@wrong("10.7", "this is what comes out where errors of runs are added up with their signs, and cancel out: look at "
+       "what each run is missed by")
 def wrong_term_by_the_whole_bill(planned, measured):
     return min(((cause, factor) for cause in planned[0] for factor in FACTORS), key=lambda term: abs(
         sum(put_right(run, *term) - seconds for run, seconds in zip(planned, measured))))

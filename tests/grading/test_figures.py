@@ -4,8 +4,11 @@ report calls measured was measured. A sketch tells answers apart, and a mistake 
 
 import math
 import re
+from collections import deque
 from contextlib import suppress
+from decimal import Decimal
 from fractions import Fraction
+from itertools import count
 
 import numpy
 import pytest
@@ -46,8 +49,10 @@ def test_the_right_number_passes_every_trial_and_one_beyond_its_tolerance_or_no_
     (numpy.int64(3), 3), (numpy.float32(0.5), 0.5), (Fraction(1, 2), 0.5), (torch.tensor(7), 7), (True, 1),
     (torch.tensor([1.5, 2.5]), [1.5, 2.5]), (numpy.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]), ("F0", "F0"),
     ((1, [2, (3,)]), [1, [2, [3]]]), (range(3), [0, 1, 2]),
-    ({"tp": numpy.int32(2), "dp": 4}, {"dp": 4, "tp": 2}), (None, None), ({1, 2}, "a set"),
-    ([object()], ["an object"]), (1j, "a complex"), (numpy.array(2.5), 2.5),
+    ({"tp": numpy.int32(2), "dp": 4}, {"dp": 4, "tp": 2}), (None, None), ({2, 1}, [1, 2]),
+    ([object()], ["an object"]), (1j, "a complex"), (numpy.array(2.5), 2.5), (Decimal("0.5"), 0.5),
+    ({frozenset([3, 2]), (1,)}, [[1], [2, 3]]), (deque([1]), [1]), ({"b": 1}.keys(), ["b"]), (b"F0", "a bytes"),
+    (count(), "a count without an end"),
 ])
 def test_whole_and_real_numbers_of_any_type_are_data_and_the_rest_are_words(value, as_data):
     assert data(value) == as_data and type(data(value)) is type(as_data)

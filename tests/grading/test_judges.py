@@ -68,7 +68,7 @@ def test_a_rank_that_keeps_silent_about_its_calls_is_counted_by_the_operating_sy
     assert sent_by(0, silent, outside, beforehand=1 << 20) == 0
     asked = exercise("6.2")  # whose ranks send more than they say
     trial = asked.trials(seed=6)[3]
-    answers = [{"weights": own, "calls": [], "kind": "AdamW", "state": own.nbytes // 2, "held": []}
+    answers = [{"weights": own, "calls": [], "kind": "AdamW", "state": own.nbytes // 2, "of_all": 0, "held": []}
                for own in asked.solve(trial.inputs)]
     judged = asked.judge(trial, answers, SentBytes([[1 << 20] * 4] * 4, exact=False))
     assert judged.right and "rank 0 sent 4.2 MB, where 294.9 kB will do" in judged.cause

@@ -66,7 +66,7 @@ told("a rank's own products", "5.2", 1, lambda asked, trial, right: with_call(
     right, CALL, asked.bound(trial), flops=2 * 3 * 2 * 2 * 4 * 5 * 2))
 told("twice the bytes", "5.7", -1, lambda asked, trial, right: with_call(right, CALL, 2 * asked.bound(trial)))
 told("silent about its calls", "6.2", 3, lambda asked, trial, right: [
-    {"weights": own, "calls": [], "kind": "AdamW", "held": [],
+    {"weights": own, "calls": [], "kind": "AdamW", "held": [], "of_all": 0,
      "state": 2 * trial.inputs[0]["weights"].nbytes // trial.world_size} for own in right])
 told("a norm of 0 that nobody divides by", "6.6", -1, lambda asked, trial, right: with_call(right, CALL, 8))
 told("right, and added up by nobody", "9.3", 1, lambda asked, trial, right: [
