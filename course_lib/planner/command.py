@@ -57,11 +57,11 @@ def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
     """The table of plans, a line each; "=" behind the number of one that ties with the first."""
     tied, rows = ties(plans), [COLUMNS]
     for number, each in enumerate(shown, 1):
-        (low, high), usd = each.step_range_s, each.dollars(TOKENS)
+        usd, between = each.dollars(TOKENS), each.step_range_s
         rows.append((
             f"{number}{'=' * (each in tied and len(tied) > 1)}", str(each.layout), str(each.job.v),
             str(each.job.micro_batch), describe_recompute(each.job), f"{each.step_s:.3g}",
-            f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
+            "unknown" if between is None else "{:.3g} to {:.3g}".format(*between), f"{each.mfu:.1%}",
             f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
             "" if usd is None else f"{usd:,.0f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -109,7 +109,7 @@ def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
             "zero_stage": layout.zero_stage, "v": job.v, "micro_batch": job.micro_batch,
             "num_microbatches": job.num_microbatches, "recompute": job.recompute,
             "recompute_layers": job.recompute_layers, "recompute_modules": list(job.recompute_modules),
-            "step_s": each.step_s, "step_range_s": list(each.step_range_s),
+            "step_s": each.step_s, "step_range_s": each.step_range_s and list(each.step_range_s),
             "mfu": each.mfu, "tokens_per_s": each.tokens_per_s, "seconds": each.seconds, "memory": each.memory,
             "usable_bytes": job.cluster.usable_bytes, "dollars_per_1e12_tokens": each.dollars(TOKENS), "tied": tied,
             "reasons": reasons_for(each, best)}
