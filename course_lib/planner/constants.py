@@ -129,7 +129,7 @@ FITTED = Constants()
 SILU = "SiLU of the gate"  # kernels that do gate, SiLU and product in one keep gate and up alone
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Software:
     """`passes`, `launch`, `experts`: names of CONSTANTS."""
 
@@ -214,8 +214,8 @@ COMPILED = Software("FSDP, compiled", passes="passes_fused", shards_layers=True,
 NANOTRON = Software("nanotron 2025", launch="launch_eager_s", matrix_by_matrix=True, whole_layers=True,
                     overlaps_columns=True, activations_eager=True, made_again=(), frees_late=True)
 SOFTWARE: tuple[Software, ...] = (
-    MEGATRON_CORE, BRIDGE, META, HAI_LLM, MEGATRON_2021, MEGATRON_DEEPSPEED, DEEPSPEED_2021, NEMO, COMPOSER, FSDP, FSDP2, FSDP2_EAGER,
-    TORCHTITAN, NANOTRON, EAGER, COMPILED)
+    MEGATRON_CORE, BRIDGE, META, HAI_LLM, MEGATRON_2021, MEGATRON_DEEPSPEED, DEEPSPEED_2021, NEMO, COMPOSER, FSDP,
+    FSDP2, FSDP2_EAGER, TORCHTITAN, NANOTRON, EAGER, COMPILED)
 # What one trainer does with a software that others use otherwise, by a word of a row's free text. KempnerForge@5666d0d:
 # training/loss.py; distributed/tensor_parallel.py (each matrix fetches its input; output head, which a pipeline's
 # stages do not cut); training/grad.py (no_sync), distributed/parallel.py.

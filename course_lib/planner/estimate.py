@@ -6,7 +6,7 @@ A step is made of its layers, the pipeline's bubble, the messages of data parall
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -191,6 +191,10 @@ class Estimate:
     def tokens_per_s(self) -> float:
         """Tokens of all devices together, a second."""
         return self.job.tokens / self.step_s
+
+    def corrected(self, times: float) -> Estimate:
+        """The same with every cause, and so the step, taking so many times as long."""
+        return replace(self, seconds={cause: times * s for cause, s in self.seconds.items()})
 
     @property
     def num_devices(self) -> int:

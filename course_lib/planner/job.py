@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from course_lib.costs.flops import RECOMPUTE
 from course_lib.costs.scaling import peak_1f1b, peak_gpipe, peak_interleaved
@@ -120,6 +121,12 @@ class Job:
         if device.year < FIRST_WITH_FLASH:
             object.__setattr__(self, "flash", False)
 
+    def changed(self, **fields: Any) -> Job:
+        """The job with other fields of which none can be wrong: not checked again, which a search has no time for."""
+        other = object.__new__(Job)
+        other.__dict__.update(self.__dict__ | fields)
+        return other
+
     @property
     def num_microbatches(self) -> int:
         """Micro-batches of each replica in a step."""
@@ -199,6 +206,9 @@ class Work:
     software: Software
     precision: str
     modules: tuple[str, ...]
+
+    def __hash__(self) -> int:  # what differs within a search: hashing all of a shape takes longer than a look-up
+        return hash((self.t, self.cp, self.ep, self.etp, self.micro_batch, self.recompute))
 
     @property
     def n(self) -> float:

@@ -295,19 +295,25 @@ def head_pass(job: Job, rates: Rates) -> Pass:
     Both ends are cut by the vocabulary: forward what the embedding looked up is added up, backward the gradient of the
     read-out's input; the loss's three messages, of a number a token, are halved.
     """
-    n, h, columns = job.tokens_per_rank, job.shape.hidden_size, job.shape.vocab_size / job.ends_tp
+    return head_seconds(job.shape, job.tokens_per_rank, job.ends_tp, job.layout.tp, rates)
+
+
+@lru_cache(maxsize=4096)
+def head_seconds(shape: Shape, n: float, ends_tp: int, tp: int, rates: Rates) -> Pass:
+    """head_pass, of n tokens of a micro-batch on a rank."""
+    h, columns = shape.hidden_size, shape.vocab_size / ends_tp
     # At a rate of its own: the read-out stays in 16 bits where other products have 8.
     product = rates.product_s(n, h, columns, flops_per_s=rates.head_flops_per_s)
     passes = rates.pass_s(4 * n * columns, rates.passes)
     summed = 0.0
-    if job.ends_tp > 1:
-        group, calls = rates.network.group(job.ends_tp), rates.gathering_s(job.ends_tp)
+    if ends_tp > 1:
+        group, calls = rates.network.group(ends_tp), rates.gathering_s(ends_tp)
         crowding = rates.crowding if group.nodes > 1 else 1.0
         whole = crowding * group.seconds("all_reduce", rates.number_bytes * n * h) + calls
         summed = whole + 1.5 * (crowding * group.seconds("all_reduce", 4 * n) + calls)
     one = Pass(Seconds(product, passes, summed), Seconds(2 * product, 2 * passes, summed), product)
-    if not job.shape.mtp_layers:
+    if not shape.mtp_layers:
         return one
-    joined = rates.product_s(n, 2 * h, h / job.layout.tp)
+    joined = rates.product_s(n, 2 * h, h / tp)
     join = Pass(Seconds(joined), Seconds(2 * joined), joined)
-    return one * (1 + job.shape.mtp_layers) + join * job.shape.mtp_layers
+    return one * (1 + shape.mtp_layers) + join * shape.mtp_layers

@@ -192,8 +192,9 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
         if numbers:
-            of_these = training_memory(numbers, precision_of(job), zero, ranks).by_kind()
-            found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+            for kind, of_one in bytes_of_number(precision_of(job), zero, ranks):
+                found[kind] += numbers * of_one
+            whole += numbers
     copies = SCHEDULES[job.schedule].copies
     found["parameters"], found["gradients"] = copies * found["parameters"], copies * found["gradients"]
     # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
@@ -205,6 +206,13 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
         share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
         found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
     return found
+
+
+@lru_cache(maxsize=1024)
+def bytes_of_number(precision: str, zero: int, ranks: int) -> tuple[tuple[str, float], ...]:
+    """(kind, bytes) of a number that `ranks` share out."""
+    return tuple((kind, of_one) for kind, of_one in training_memory(1.0, precision, zero, ranks).by_kind().items()
+                 if kind in ("parameters", "gradients", "optimizer_state"))
 
 
 def precision_of(job: Job) -> str:

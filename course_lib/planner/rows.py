@@ -252,7 +252,7 @@ def distance(one: Job, other: Job) -> float:
     return sum(abs(log2(a / b)) for a, b in zip(sizes(one), sizes(other))) + (
         OTHER_DEVICE * (devices[0].name != devices[1].name)
         + OTHER_GENERATION * (devices[0].generation != devices[1].generation)
-        + OTHER_SOFTWARE * (one.software != other.software)
+        + OTHER_SOFTWARE * (one.software.name != other.software.name)
         + OTHER_BITS * (BITS.get(one.precision, 8) != BITS.get(other.precision, 8))
         + OTHER_EXPERTS * ((one.shape.num_experts > 1) != (other.shape.num_experts > 1)))
 
