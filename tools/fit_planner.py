@@ -38,8 +38,7 @@ FEWEST_FOR_RANGE = 5  # runs of a kind
 NEAR = 0.01  # fits of which only the errors are looked at end sooner
 # Without a constant: what takes its place, a value or another constant. All others of CONSTANTS are left at the prior.
 WITHOUT: dict[str, float | str] = {
-    "matmul_a100": "matmul_h100", "matmul_b200": "matmul_h100", "few_bits": 1.0, "flash1": "flash2",
-    "flash3": "flash2", "passes_eager": "passes_fused", "launch_eager_s": 1e-9, "launch_deepspeed_s": "launch_eager_s",
+    "matmul_a100": "matmul_h100", "matmul_b200": "matmul_h100", "flash3": "flash2", "passes_eager": "passes_fused", "launch_eager_s": 1e-9, "launch_deepspeed_s": "launch_eager_s",
     "drag": 1e-9, "experts_eager": 1.0, "row_passes": "passes_fused", "tp_hidden": 1e-9, "spread": 1e-9, "step_s": 1e-9}
 
 
@@ -154,17 +153,19 @@ def unseen_ratios(fitted_too: bool = False) -> tuple[tuple[Row, Job, float], ...
                  for row, job in ((row, job_of_row(row)) for row in rows))
 
 
+@lru_cache(maxsize=64)
 def ranges(leave: str = "") -> dict[str, float]:
-    """RANGES: of each kind with enough runs, what two thirds of them are not missed by. `leave`: a source that does not
-    count.
+    """RANGES: of each kind with enough runs, what two thirds of them are not missed by. Each run counts twice: as the
+    committed constants see it, and as those see it that were fitted without its source. `leave`: a source that does
+    not count.
     """
     found: dict[str, list[float]] = {}
     for row, job, ratio in unseen_ratios():
         for kind in kinds_of(job) if source_of(row) != leave else ():
-            found.setdefault(kind, []).append(exp(abs(ratio)) - 1)
+            found.setdefault(kind, []).extend(exp(abs(each)) - 1 for each in (ratio, log_ratio(row, job, FITTED)))
     # Rounded up, so that the run that it is taken from lies in it.
     return {kind: ceil(1000 * sorted(of)[round(2 * len(of) / 3) - 1]) / 1000
-            for kind, of in found.items() if len(of) >= FEWEST_FOR_RANGE}
+            for kind, of in found.items() if len(of) >= 2 * FEWEST_FOR_RANGE}
 
 
 # Tables

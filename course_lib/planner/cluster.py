@@ -318,10 +318,10 @@ def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", cons
     kind = "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100"  # that it was measured on
     slowed = cluster.power_share**POWER / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
-    promised = cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s()
     flash = getattr(c, "flash2" if software.attention == "flash3" and kind == "a100" else software.attention)
     return Rates(
-        flops_per_s=half * (1 + c.few_bits * (promised - 1)), head_flops_per_s=half,
+        # Fewer bits gain all that they promise; what casts take is counted where they are made.
+        flops_per_s=half * cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s(), head_flops_per_s=half,
         flash_flops_per_s=cluster.peak_flops_per_s() * flash * slowed,
         operand_bytes_per_s=device.memory_bytes_per_s, memory_bytes_per_s=device.memory_bytes_per_s,
         passes=getattr(c, software.passes),

@@ -35,30 +35,26 @@ class Constant:
 
 GUESS = "a guess of its order of magnitude"
 CONSTANTS: tuple[Constant, ...] = (
-    Constant("matmul_a100", 0.906, 0.04, "share", "of the best product ever measured (MAMF) that training keeps up",
+    Constant("matmul_a100", 0.9033, 0.03, "share", "of the best product ever measured (MAMF) that training keeps up",
              0.92, 0.20, "clocks under load, " + GUESS),
-    Constant("matmul_h100", 0.7955, 0.04, "share", "the same, Hopper: 700 W hold these clocks less well",
+    Constant("matmul_h100", 0.7965, 0.04, "share", "the same, Hopper: 700 W hold these clocks less well",
              0.80, 0.20, "clocks under load, " + GUESS),
-    Constant("matmul_b200", 0.6636, 0.07, "share", "the same, Blackwell", 0.80, 0.20, "clocks under load, " + GUESS),
-    Constant("few_bits", 1.002, 0.11, "share", "of the gain that 8 and 4 bits promise in products; casts are apart",
-             0.9, 0.20, "scales of blocks, and what stays in 16 bits"),
-    Constant("flash1", 0.3264, 0.14, "share of peak", "attention that stores no scores, first generation (2022)",
-             0.33, 0.15, "Dao 2023, FlashAttention-2: 25 to 40 % of the peak for version 1"),
-    Constant("flash2", 0.3865, 0.04, "share of peak", "second generation, causal, backward with it",
+    Constant("matmul_b200", 0.6643, 0.05, "share", "the same, Blackwell", 0.80, 0.20, "clocks under load, " + GUESS),
+    Constant("flash2", 0.3863, 0.04, "share of peak", "attention that stores no scores, first and second generation",
              0.36, 0.15, "Shah et al. 2024, FlashAttention-3: version 2 reaches 35 % of an H100"),
-    Constant("flash3", 0.5645, 0.17, "share of peak", "third generation, or cuDNN's, on Hopper and later",
+    Constant("flash3", 0.5635, 0.17, "share of peak", "third generation, or cuDNN's, on Hopper and later",
              0.55, 0.20, "Shah et al. 2024: up to 75 % forward, less backward and causal"),
-    Constant("passes_fused", 2.053, 0.15, "passes", "over each byte that forward keeps, where kernels are fused",
+    Constant("passes_fused", 2.04, 0.15, "passes", "over each byte that forward keeps, where kernels are fused",
              1.5, 0.40, "written once, read once, some fused away"),
-    Constant("passes_eager", 3.332, 0.17, "passes", "the same, one kernel an operation",
+    Constant("passes_eager", 3.517, 0.16, "passes", "the same, one kernel an operation",
              2.5, 0.40, "written once, read once, and what is between"),
-    Constant("launch_eager_s", 0.001818, 0.06, "s", "to launch one pass of a layer, one kernel an operation",
+    Constant("launch_eager_s", 0.001813, 0.06, "s", "to launch one pass of a layer, one kernel an operation",
              1.4e-3, 0.50, "some 140 calls of 10 µs"),
     Constant("launch_deepspeed_s", 0.002971, 0.05, "s", "the same, Megatron-DeepSpeed in 2022",
              2.5e-3, 0.50, "some 140 calls of 18 µs"),
-    Constant("drag", 0.2833, 0.28, "share", "of a hidden message's time that computing beside it is slowed by",
+    Constant("drag", 0.2859, 0.28, "share", "of a hidden message's time that computing beside it is slowed by",
              0.15, 0.60, "20 of 132 multiprocessors send in DeepSeek-V3's training (3.2.2)"),
-    Constant("experts_eager", 0.2015, 0.07, "share", "of a dense product's speed that experts reach, not compiled",
+    Constant("experts_eager", 0.2023, 0.07, "share", "of a dense product's speed that experts reach, not compiled",
              0.5, 1.00, GUESS),
     Constant("row_passes", 6, 0.00, "passes", "over rows sent to experts, and over those that come back, each way",
              6.0, 0.0, "sorted by expert, sent, sorted by expert again: two or three times read and written"),
@@ -72,43 +68,43 @@ CONSTANTS: tuple[Constant, ...] = (
 # published, or published over predicted, less 1. Written by tools/fit_planner.py, with each run's source left out of
 # the fit; a kind has at least four runs.
 RANGES: dict[str, float] = {
-    "Composer FSDP 2023 on Ampere": 0.035,
-    "Composer FSDP 2023 on Ampere, one node": 0.035,
-    "FSDP on Ampere": 0.023,
-    "FSDP on Ampere, one node": 0.023,
+    "Composer FSDP 2023 on Ampere": 0.068,
+    "Composer FSDP 2023 on Ampere, one node": 0.068,
+    "FSDP on Ampere": 0.036,
+    "FSDP on Ampere, one node": 0.036,
     "FSDP on Hopper": 0.046,
-    "FSDP on Hopper, up to 512 devices": 0.055,
-    "Megatron-Core on Blackwell with 8- or 4-bit products": 0.089,
-    "Megatron-Core on Blackwell with experts and 8- or 4-bit products": 0.151,
-    "Megatron-Core on Hopper": 0.111,
-    "Megatron-Core on Hopper with experts": 0.135,
+    "FSDP on Hopper, up to 512 devices": 0.044,
+    "Megatron-Core on Blackwell with 8- or 4-bit products": 0.121,
+    "Megatron-Core on Blackwell with experts and 8- or 4-bit products": 0.167,
+    "Megatron-Core on Hopper": 0.146,
+    "Megatron-Core on Hopper with experts": 0.133,
     "Megatron-Core on Hopper with experts and context parallelism": 0.040,
-    "Megatron-Core on Hopper, more than 512 devices with experts": 0.072,
-    "Megatron-Core on Hopper, up to 512 devices with experts": 0.136,
+    "Megatron-Core on Hopper, more than 512 devices with experts": 0.089,
+    "Megatron-Core on Hopper, up to 512 devices with experts": 0.135,
     "Megatron-Core on Hopper, up to 512 devices with experts and context parallelism": 0.040,
-    "Megatron-Core on all devices with 8- or 4-bit products": 0.089,
-    "Megatron-Core on all devices with experts": 0.136,
-    "Megatron-Core on all devices with experts and 8- or 4-bit products": 0.151,
+    "Megatron-Core on all devices with 8- or 4-bit products": 0.121,
+    "Megatron-Core on all devices with experts": 0.135,
+    "Megatron-Core on all devices with experts and 8- or 4-bit products": 0.167,
     "Megatron-Core on all devices with experts and context parallelism": 0.040,
-    "Megatron-DeepSpeed 2022 on Ampere": 0.059,
-    "Megatron-DeepSpeed 2022 on Ampere, up to 512 devices": 0.059,
-    "Megatron-LM 2021 on Ampere": 0.062,
-    "Megatron-LM 2021 on Ampere, one node": 0.060,
-    "Megatron-LM 2021 on Ampere, up to 512 devices": 0.070,
-    "all models on Hopper with context parallelism": 0.087,
+    "Megatron-DeepSpeed 2022 on Ampere": 0.063,
+    "Megatron-DeepSpeed 2022 on Ampere, up to 512 devices": 0.063,
+    "Megatron-LM 2021 on Ampere": 0.054,
+    "Megatron-LM 2021 on Ampere, one node": 0.054,
+    "Megatron-LM 2021 on Ampere, up to 512 devices": 0.064,
+    "all models on Hopper with context parallelism": 0.056,
     "all software on Ampere": 0.059,
-    "all software on Ampere, more than 512 devices": 0.014,
-    "all software on Ampere, one node": 0.052,
-    "all software on Ampere, up to 512 devices": 0.062,
-    "all software on Hopper": 0.111,
-    "all software on Hopper, one node": 0.089,
-    "all software on Hopper, up to 512 devices": 0.115,
-    "nanotron 2025 on Hopper": 0.115,
-    "nanotron 2025 on Hopper with tensor parallelism across nodes": 0.228,
-    "nanotron 2025 on Hopper, one node": 0.082,
-    "nanotron 2025 on Hopper, up to 512 devices": 0.120,
-    "nanotron 2025 on Hopper, up to 512 devices with tensor parallelism across nodes": 0.228,
-    "nanotron 2025 on all devices with tensor parallelism across nodes": 0.228,
+    "all software on Ampere, more than 512 devices": 0.061,
+    "all software on Ampere, one node": 0.054,
+    "all software on Ampere, up to 512 devices": 0.063,
+    "all software on Hopper": 0.087,
+    "all software on Hopper, one node": 0.068,
+    "all software on Hopper, up to 512 devices": 0.089,
+    "nanotron 2025 on Hopper": 0.087,
+    "nanotron 2025 on Hopper with tensor parallelism across nodes": 0.226,
+    "nanotron 2025 on Hopper, one node": 0.050,
+    "nanotron 2025 on Hopper, up to 512 devices": 0.101,
+    "nanotron 2025 on Hopper, up to 512 devices with tensor parallelism across nodes": 0.226,
+    "nanotron 2025 on all devices with tensor parallelism across nodes": 0.226,
 }
 # Not of time, so fitted apart: what is in memory.
 ACTIVATIONS_EAGER = Constant(
@@ -137,7 +133,7 @@ class Software:
     like: str = ""  # of whose kind its runs are; "": of its own
     passes: str = "passes_eager"
     launch: str = ""  # "": kernels are launched ahead of the device
-    attention: str = "flash2"  # flash1, flash2 or flash3: what the device then reaches is a constant
+    attention: str = "flash2"  # or flash3: what the device then reaches is a constant
     overlaps_gradients: bool = True  # their reduction runs beside backward
     overlaps_parameters: bool = False  # ZeRO-1 gathers them beside the next forward pass
     overlaps_tensor: bool = False  # messages of tensor parallelism run beside products
@@ -194,8 +190,7 @@ HAI_LLM = replace(MEGATRON_CORE, name="DeepSeek HAI-LLM 2024", like="Megatron-Co
                   nodes_of_row=4, row_bytes=1.5, keeps_narrow=("gate", "up"))
 NEMO = Software("NeMo 2024", passes="passes_fused", overlaps_parameters=True, overlaps_tensor=True, loss="fused",
                 message_bytes=2e8)
-COMPOSER = Software("Composer FSDP 2023", launch="launch_eager_s", attention="flash1", shards_layers=True,
-                    early_stop=True)
+COMPOSER = Software("Composer FSDP 2023", launch="launch_eager_s", shards_layers=True, early_stop=True)
 FSDP = Software("FSDP", launch="launch_eager_s", shards_layers=True, early_stop=True, even_layers=True,
                 activations_eager=True, made_again=())
 # What these hold is read in their sources: torchtitan@f6a9daa13 train.py, parallelisms/*.py; PyTorch
