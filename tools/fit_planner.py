@@ -38,8 +38,9 @@ FEWEST_FOR_RANGE = 5  # runs of a kind
 NEAR = 0.01  # fits of which only the errors are looked at end sooner
 # Without a constant: what takes its place, a value or another constant. All others of CONSTANTS are left at the prior.
 WITHOUT: dict[str, float | str] = {
-    "matmul_a100": "matmul_h100", "matmul_b200": "matmul_h100", "flash3": "flash2", "passes_eager": "passes_fused", "launch_eager_s": 1e-9, "launch_deepspeed_s": "launch_eager_s",
-    "drag": 1e-9, "experts_eager": 1.0, "row_passes": "passes_fused", "tp_hidden": 1e-9, "spread": 1e-9, "step_s": 1e-9}
+    "matmul_a100": "matmul_h100", "matmul_b200": "matmul_h100", "flash3": "flash2", "passes_eager": "passes_fused",
+    "launch_eager_s": 1e-9, "launch_deepspeed_s": "launch_eager_s", "drag": 1e-9, "experts_eager": 1.0,
+    "row_passes": "passes_fused", "tp_hidden": 1e-9, "spread": 1e-9, "step_s": 1e-9}
 
 
 # The fit

@@ -22,12 +22,11 @@ from course_lib.planner.compare import MEASURE, error_of
 from course_lib.planner.constants import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.frameworks import megatron_flags, runs_on_titan, shape_from_config, torchtitan_lines
-from course_lib.planner.job import PRECISION_NAMES, SCHEDULES, shape_of
+from course_lib.planner.job import PRECISION_NAMES, SCHEDULES, describe_recompute, shape_of
 from course_lib.planner.plan import (
     GIB,
     Plans,
     correction_of,
-    describe_recompute,
     plan,
     reasons_for,
     why_not,
@@ -169,10 +168,11 @@ def parser() -> Parser:
     axes.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="what replicas shard")
     axes.add_argument("--recompute", choices=("none", "selective", "some", "full"), help="what is made again in "
                       "backward: some: as few whole layers as let it fit")
-    axes.add_argument("--gradients", choices=GRADIENTS, help="in which they are added up and reduced (default: as the "
-                      "software does)")
-    axes.add_argument("--schedule", choices=SCHEDULES, help="of the pipeline (default: 1F1B, interleaved where v > 1)")
-    axes.add_argument("--measured", action="append", default=[], metavar="dp8,tp8=5.3", help="a step of your own, in "
+    axes.add_argument("--gradients", choices=tuple(GRADIENTS), help="in which they are added up and reduced (default: "
+                      "as the software does)")
+    axes.add_argument("--schedule", choices=tuple(SCHEDULES), help="of the pipeline (default: 1F1B, "
+                      "interleaved where v > 1)")
+    axes.add_argument("--measured", action="append", metavar="dp8,tp8=5.3", help="a step of your own, in "
                       "seconds, which corrects all others; may be given several times")
     out = arguments.add_argument_group("what is told")
     out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
@@ -278,7 +278,7 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     how: dict[str, Any] = {"sequence_length": sequence_length, "precision": given.precision, "software": software}
     how |= {"gradient_bytes": GRADIENTS[given.gradients]} if given.gradients else {}
     how |= {"schedule": given.schedule} if given.schedule else {}
-    times = correction_of(ask(shape, of, rows, **how), measured_of(given.measured), given.micro_batch or 0,
+    times = correction_of(ask(shape, of, rows, **how), measured_of(given.measured or ()), given.micro_batch or 0,
                           given.v or 0)
     if given.why_not:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,

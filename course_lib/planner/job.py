@@ -298,3 +298,11 @@ def kinds_of(job: Job) -> list[str]:
     found = [kind + also for kind in narrow + wider]
     # A ring's messages are hidden by attention whatever stands in the MLP's place.
     return found + [f"all models on {generation} with context parallelism"] * (job.layout.cp > 1)
+
+
+def describe_recompute(job: Job) -> str:
+    """What is made again: "none", "selective", "full", "3 layers" of each stage, or modules of each layer."""
+    layers = job.recompute_layers
+    if job.recompute_modules:
+        return "+".join(job.recompute_modules)
+    return job.recompute if not layers else f"{layers} layer{'s' * (layers > 1)}"

@@ -26,7 +26,7 @@ from course_lib.planner.candidates import (
 )
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
-from course_lib.planner.job import Job, job_problem
+from course_lib.planner.job import Job, describe_recompute, job_problem
 from course_lib.planner.memory import saved_bytes
 from course_lib.planner.search import (
     SLOWEST,
@@ -158,14 +158,6 @@ def explain_cause(cause: str, estimate: Estimate, best: Estimate) -> str:
         size, other = getattr(here.layout, cause), getattr(there.layout, cause)
         return f": {cause}{size}, not {cause}{other}" if size != other else ""
     return ""
-
-
-def describe_recompute(job: Job) -> str:
-    """What is made again: "none", "selective", "full", "3 layers" of each stage, or modules of each layer."""
-    layers = job.recompute_layers
-    if job.recompute_modules:
-        return "+".join(job.recompute_modules)
-    return job.recompute if not layers else f"{layers} layer{'s' * (layers > 1)}"
 
 
 # Why a layout is not the plan
