@@ -187,7 +187,7 @@ META = replace(MEGATRON_CORE, name="Meta 2024", like="Megatron-Core", shards_lay
                made_again=(SILU, "their product"))
 # 20 of 132 multiprocessors send; rows go out in 8 bits and come back in 16, to at most 4 nodes (DeepSeek-AI 2024, 3.2).
 HAI_LLM = replace(MEGATRON_CORE, name="DeepSeek HAI-LLM 2024", like="Megatron-Core", sends_rows_once=True,
-                  nodes_of_row=4, row_bytes=1.5, keeps_narrow=("gate", "up"))
+                  nodes_of_row=4, row_bytes=1.5, overlaps_experts=True, keeps_narrow=("gate", "up"))
 NEMO = Software("NeMo 2024", passes="passes_fused", overlaps_parameters=True, overlaps_tensor=True, loss="fused",
                 message_bytes=2e8)
 COMPOSER = Software("Composer FSDP 2023", launch="launch_eager_s", shards_layers=True, early_stop=True)
