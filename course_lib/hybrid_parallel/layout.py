@@ -110,12 +110,12 @@ class ParallelLayout:
         """`order` as a tuple, innermost first."""
         return tuple(axis.strip() for axis in self.order.split(","))
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """dp * pp * cp * tp; experts' axes lie inside these."""
         return self.size(*AXES)
 
-    @property
+    @cached_property
     def edp(self) -> int:
         """How many ranks hold the same numbers of the same experts: dp*cp*tp / (ep*etp)."""
         return self.size(*PLANE) // (self.ep * self.etp)

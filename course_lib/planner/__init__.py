@@ -16,7 +16,6 @@ It adds up what the chapters' closed forms say (course_lib.costs), with the numb
     command.py        python -m course_lib.planner --help
     rows.py           a published run as a job, in words, and seconds in its metric
     compare.py        published beside predicted: errors by kind of run and by group, MFU in one convention
-    fit.py            the constants from the rows marked "calibration"; what is not fitted
     validate.py       published beside predicted as a command, also with sources and effects left out; measured peaks
     machine.py        this machine, measured
 

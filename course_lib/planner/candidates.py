@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from course_lib.costs.flops import count_parameters
@@ -66,7 +66,7 @@ NEARLY = 1.1  # times what a device can allocate
 class Choices:
     """What plan tries. (): all that can be. An axis that is named is kept to these numbers. light: where attention
     stores no scores, "selective" makes norms and the like again, if the software can; nobody published what that costs
-    alone, so it has to be asked for.
+    alone, so it has to be asked for. whole: "full" makes all layers again, and not the fewest that let it fit.
     """
 
     recompute: tuple[str, ...] = ("none", "selective", "full")
@@ -79,6 +79,7 @@ class Choices:
     experts: tuple[int, ...] = ()
     data: tuple[int, ...] = ()
     light: bool = False
+    whole: bool = False
 
 
 ALL = Choices()
@@ -120,6 +121,11 @@ class Asked:
     def sequence_parallel(self) -> bool:
         """Whether ranks of tensor parallelism deal out tokens."""
         return self.how.get("sequence_parallel", True)
+
+    def chunk_counts(self, layout: ParallelLayout, num_microbatches: int) -> list[int]:
+        """v; other schedules than 1F1B have one chunk on each stage."""
+        found = chunk_counts(self.num_layers, layout.pp, num_microbatches, self.choices)
+        return found if self.how.get("schedule", "1F1B") == "1F1B" else [v for v in found if v == 1]
 
     def job(self, layout: ParallelLayout, micro_batch: int, v: int) -> Job:
         """It under one layout, with nothing made again."""
@@ -215,7 +221,7 @@ def schedules(asked: Asked, counts: range) -> Iterator[Job]:
         for micro_batch in micro_batch_sizes(rows, choices):
             if layout.cp > 1 and micro_batch > 1 and not fixes_rows:
                 continue  # whole rows of more replicas give a rank as many tokens, or nearly, and need no ring
-            for v in chunk_counts(asked.num_layers, layout.pp, rows // micro_batch, choices):
+            for v in asked.chunk_counts(layout, rows // micro_batch):
                 yield asked.job(layout, micro_batch, v)
 
 
@@ -240,4 +246,10 @@ def build_problem(asked: Asked, layout: ParallelLayout, micro_batch: int, v: int
 
 def with_zero(job: Job, zero: int) -> Job:
     """The job with another ZeRO stage."""
-    return replace(job, layout=replace(job.layout, zero_stage=zero))
+    return job if job.layout.zero_stage == zero else job.changed(layout=layout_with_zero(job.layout, zero))
+
+
+@lru_cache(maxsize=65536)
+def layout_with_zero(layout: ParallelLayout, zero: int) -> ParallelLayout:
+    """The layout with another ZeRO stage."""
+    return replace(layout, zero_stage=zero)

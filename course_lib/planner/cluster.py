@@ -13,6 +13,7 @@ from math import log, sqrt
 from course_lib.costs.flops import matmul_seconds, pass_seconds
 from course_lib.costs.links import (
     Link,
+    across_step_s,
     crowding,
     fit_link,
     hardware_link,
@@ -265,11 +266,7 @@ def hide_message(message_s: float, computing_s: float, drag: float = 0.0) -> flo
     return max(0.0, message_s - computing_s) + drag * min(message_s, computing_s)
 
 
-# Constants: of the gain that a precision promises in linear layers; of attention, by generation and kind of device
-GAINS = {"fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
-FLASH = {"flash1": dict.fromkeys(("a100", "h100", "h200", "b200"), "flash1"),
-         "flash2": {"a100": "flash2_a100", "h100": "flash2_h100", "h200": "flash2_h100", "b200": "flash2_h100"},
-         "flash3": {"a100": "flash2_a100", "h100": "flash3", "h200": "flash3", "b200": "flash_b200"}}
+POWER = 0.5  # speed of a device whose power is capped: share of power to this; voltage constant 1, voltage free 1/3
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,16 +288,13 @@ class Rates:
     launch_s: float = 0.0
     expert_share: float = 1.0
     tensor_hidden: float = 0.0
-    tensor_copies: float = 0.0
     drag: float = 0.0
-    p2p_s: float = 0.0
     step_s: float = 0.0
     call_s: float = 0.0  # until all of `num_ranks` are at a message, where they share processors
     num_ranks: int = 1
     number_bytes: int = 2  # of an activation and a weight where they are computed with
     launch_adds: bool = False  # the processor that launches is the one that computes
     row_passes: float = 4.0  # over the rows that are sent to experts, and over those that come back
-    rows_s: float = 0.0  # until kernels flow again behind rows that were waited for
     crowding: float = 1.0  # how many times longer tensor parallelism's messages between nodes take beside other jobs
 
     def product_s(self, m: float, k: float, n: float, *, count: float = 1, flops_per_s: float = 0.0) -> float:
@@ -321,24 +315,19 @@ class Rates:
 def rates_of(cluster: Cluster, software: Software, precision: str = "bf16", constants: Constants = FITTED) -> Rates:
     """FLOP/s, bytes/s and latencies of one device of the cluster with this software: data sheets times constants."""
     c, device = constants, cluster.device
-    # The generation that its constants were measured on.
-    kind = "h200" if device.name == "H200" else (
-        "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100")
-    slowed = cluster.power_share**c.power / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
+    kind = "b200" if device.year >= 2024 else "h100" if device.year >= 2022 else "a100"  # that it was measured on
+    slowed = cluster.power_share**POWER / (1 + c.spread * sqrt(2 * log(cluster.num_devices)))
     half = cluster.matmul_flops_per_s * getattr(c, f"matmul_{kind}") * slowed
-    linear = half
-    if precision in GAINS:
-        promised = cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s()
-        linear *= 1 + getattr(c, GAINS[precision]) * (promised - 1)
-    flash = getattr(c, FLASH[software.attention][kind])
-    network = cluster.network(c.across_cloud_s if cluster.is_cloud else c.across_s, c.network, software.one_card)
+    flash = getattr(c, "flash2" if software.attention == "flash3" and kind == "a100" else software.attention)
     return Rates(
-        flops_per_s=linear, head_flops_per_s=half, flash_flops_per_s=cluster.peak_flops_per_s() * flash * slowed,
+        # Fewer bits gain all that they promise; what casts take is counted where they are made.
+        flops_per_s=half * cluster.peak_flops_per_s(precision) / cluster.peak_flops_per_s(), head_flops_per_s=half,
+        flash_flops_per_s=cluster.peak_flops_per_s() * flash * slowed,
         operand_bytes_per_s=device.memory_bytes_per_s, memory_bytes_per_s=device.memory_bytes_per_s,
-        passes=getattr(c, software.passes), network=network,
-        launch_s=getattr(c, software.launch) if software.waits_for_launches else 0.0,
-        expert_share=getattr(c, software.experts), tensor_hidden=c.tp_hidden if software.overlaps_tensor else 0.0,
-        tensor_copies=getattr(c, software.copies) if software.copies else 0.0, drag=c.drag,
-        p2p_s=0.0 if software.overlaps_stages else c.p2p_s, step_s=c.step_s, row_passes=c.row_passes,
-        rows_s=c.rows_s if software.waits_for_rows else 0.0,
-        crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)
+        passes=getattr(c, software.passes),
+        network=cluster.network(across_step_s("EFA v2" if cluster.is_cloud else "InfiniBand NDR"),
+                                reached_shares().card, software.one_card),
+        launch_s=getattr(c, software.launch) if software.launch else 0.0,
+        expert_share=getattr(c, software.experts) if software.experts else 1.0,
+        tensor_hidden=c.tp_hidden if software.overlaps_tensor else 0.0, drag=c.drag, step_s=c.step_s,
+        row_passes=c.row_passes, crowding=crowding(cluster.num_nodes) if cluster.is_cloud else 1.0)

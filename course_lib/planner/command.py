@@ -7,29 +7,31 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import wrap
+from time import perf_counter
 from typing import Any
 
 from course_lib.command_line import Parser, whole
 from course_lib.facts import ACCELERATORS, DEVICE_VARIANTS, MODELS, Shape, model
-from course_lib.planner.candidates import Choices
+from course_lib.planner.candidates import Choices, ask
 from course_lib.planner.cluster import Cluster, cluster
-from course_lib.planner.compare import error_of
+from course_lib.planner.compare import MEASURE, error_of
 from course_lib.planner.constants import MEGATRON_CORE, SOFTWARE, find_software
 from course_lib.planner.estimate import Estimate
 from course_lib.planner.frameworks import megatron_flags, runs_on_titan, shape_from_config, torchtitan_lines
-from course_lib.planner.job import PRECISION_NAMES, shape_of
+from course_lib.planner.job import PRECISION_NAMES, SCHEDULES, describe_recompute, shape_of
 from course_lib.planner.plan import (
     GIB,
     Plans,
-    describe_recompute,
+    correction_of,
     plan,
     reasons_for,
     why_not,
 )
-from course_lib.planner.search import pick_distinct, ties
+from course_lib.planner.search import Progress, pick_distinct, ties
 
 TOKENS = 1e12  # that dollars are told for
 WIDTH = 105  # characters of a line: what a notebook cell shows
@@ -57,11 +59,11 @@ def table(shown: Sequence[Estimate], plans: Plans) -> list[str]:
     """The table of plans, a line each; "=" behind the number of one that ties with the first."""
     tied, rows = ties(plans), [COLUMNS]
     for number, each in enumerate(shown, 1):
-        (low, high), usd = each.step_range_s, each.dollars(TOKENS)
+        usd, between = each.dollars(TOKENS), each.step_range_s
         rows.append((
             f"{number}{'=' * (each in tied and len(tied) > 1)}", str(each.layout), str(each.job.v),
             str(each.job.micro_batch), describe_recompute(each.job), f"{each.step_s:.3g}",
-            f"{low:.3g} to {high:.3g}", f"{each.mfu:.1%}",
+            "unknown" if between is None else "{:.3g} to {:.3g}".format(*between), f"{each.mfu:.1%}",
             f"{each.memory_bytes / GIB:.1f} of {each.job.cluster.usable_bytes / GIB:.1f}",
             "" if usd is None else f"{usd:,.0f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
@@ -76,8 +78,11 @@ def notes(plans: Plans) -> list[str]:
         found.append(f"=: the first {len(tied)} plans are within 1 % of each other, which no estimate can tell apart; "
                      "the simplest stands first")
     if plans.idle_devices:
+        more = f"; a batch of {plans.enough_rows:,} rows would use all" if plans.enough_rows else ""
         found.append(f"{plans[0].num_devices:,} of {world:,} devices, {plans.idle_devices:,} idle: nothing that uses "
-                     "more of them is faster")
+                     f"more of them is faster{more}")
+    if plans and plans[0].uncertainty is None:
+        found.append(f"range unknown: {MEASURE}")
     for each in plans.nearly[:2]:
         over = (each.memory_bytes - plans.asked.limit_bytes) / GIB
         found.append(f"nearly fits: {each.layout}, v {each.job.v}, micro-batch {each.job.micro_batch}, recompute "
@@ -109,7 +114,7 @@ def plan_as_json(each: Estimate, best: Estimate, tied: bool) -> dict[str, Any]:
             "zero_stage": layout.zero_stage, "v": job.v, "micro_batch": job.micro_batch,
             "num_microbatches": job.num_microbatches, "recompute": job.recompute,
             "recompute_layers": job.recompute_layers, "recompute_modules": list(job.recompute_modules),
-            "step_s": each.step_s, "step_range_s": list(each.step_range_s),
+            "step_s": each.step_s, "step_range_s": each.step_range_s and list(each.step_range_s),
             "mfu": each.mfu, "tokens_per_s": each.tokens_per_s, "seconds": each.seconds, "memory": each.memory,
             "usable_bytes": job.cluster.usable_bytes, "dollars_per_1e12_tokens": each.dollars(TOKENS), "tied": tied,
             "reasons": reasons_for(each, best)}
@@ -129,12 +134,14 @@ examples
                                       --sequence 131072 --precision fp8
   why not another layout:         python -m course_lib.planner --model llama-3-70b --gpus 64xH100 --tokens 2M \\
                                       --why-not dp2,pp8,tp4
+  corrected by a step of yours:   ... --measured dp8,tp8=5.3
   for a framework, or a program:  ... --megatron    ... --torchtitan    ... --json
 
 K, M and G of tokens are 2^10, 2^20 and 2^30, as batches are counted: 2M tokens in rows of 8,192 are 256 rows.
 """
 UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 TITAN = "FSDP2, compiled"
+GRADIENTS = {"bf16": 2, "fp32": 4}
 
 
 def parser() -> Parser:
@@ -159,7 +166,14 @@ def parser() -> Parser:
     axes.add_argument("--v", type=whole(1), metavar="N", help="chunks of layers on each stage")
     axes.add_argument("--micro-batch", type=whole(1), metavar="N", help="rows")
     axes.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="what replicas shard")
-    axes.add_argument("--recompute", choices=("none", "selective", "full"), help="what is made again in backward")
+    axes.add_argument("--recompute", choices=("none", "selective", "some", "full"), help="what is made again in "
+                      "backward: some: as few whole layers as let it fit")
+    axes.add_argument("--gradients", choices=tuple(GRADIENTS), help="in which they are added up and reduced (default: "
+                      "as the software does)")
+    axes.add_argument("--schedule", choices=tuple(SCHEDULES), help="of the pipeline (default: 1F1B, "
+                      "interleaved where v > 1)")
+    axes.add_argument("--measured", action="append", metavar="dp8,tp8=5.3", help="a step of your own, in "
+                      "seconds, which corrects all others; may be given several times")
     out = arguments.add_argument_group("what is told")
     out.add_argument("--top", type=whole(1), default=5, metavar="N", help="plans (default: 5)")
     out.add_argument("--why-not", metavar="dp2,pp8,tp4", help="why this layout is not the best")
@@ -211,6 +225,32 @@ def rows_of(text: str, sequence_length: int) -> int:
     return round(tokens / sequence_length)
 
 
+def measured_of(texts: Sequence[str]) -> dict[str, float]:
+    """{layout: seconds} of "dp8,tp8=5.3" and the like. ValueError for another form."""
+    found = {}
+    for text in texts:
+        layout, _, seconds = text.rpartition("=")
+        try:
+            found[layout] = float(seconds)
+        except ValueError:
+            layout = ""
+        if not layout:
+            raise ValueError(f"--measured {text!r}: expected a layout and its seconds, such as dp8,tp8=5.3")
+    return found
+
+
+def tell_progress() -> Progress:
+    """Says every two seconds, in a terminal, how far a search is."""
+    said = perf_counter()
+
+    def told(looked: int, best_s: float) -> None:
+        nonlocal said
+        if sys.stderr.isatty() and perf_counter() - said > 2:
+            said = perf_counter()
+            print(f"{looked:,} plans so far, the best {best_s:.3g} s a step ...", file=sys.stderr)
+    return told
+
+
 def choices_of(given: argparse.Namespace) -> Choices:
     """What the search may choose from, as far as options leave it free."""
 
@@ -218,8 +258,9 @@ def choices_of(given: argparse.Namespace) -> Choices:
         return (value,) if value else ()
 
     stages = (2, 3) if given.torchtitan else Choices.zero_stages
-    policies = Choices.recompute if given.recompute is None else (given.recompute,)
+    policies = Choices.recompute if given.recompute is None else (given.recompute.replace("some", "full"),)
     return Choices(recompute=policies, light=given.recompute == "selective",
+                   whole=given.recompute == "full",
                    zero_stages=stages if given.zero is None else (given.zero,), micro_batches=only(given.micro_batch),
                    chunks=only(given.v), tensor=only(given.tp), pipeline=only(given.pp),
                    context=only(given.cp), experts=only(given.ep), data=only(given.dp))
@@ -235,14 +276,18 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
     software = find_software(given.software or (TITAN if given.torchtitan else MEGATRON_CORE.name))
     rows = rows_of(given.tokens, sequence_length)
     how: dict[str, Any] = {"sequence_length": sequence_length, "precision": given.precision, "software": software}
+    how |= {"gradient_bytes": GRADIENTS[given.gradients]} if given.gradients else {}
+    how |= {"schedule": given.schedule} if given.schedule else {}
+    times = correction_of(ask(shape, of, rows, **how), measured_of(given.measured or ()), given.micro_batch or 0,
+                          given.v or 0)
     if given.why_not:
         found = why_not(shape, of, given.why_not, rows, micro_batch=given.micro_batch or 0, v=given.v or 0,
-                        recompute=given.recompute or "none", **how)
+                        recompute=(given.recompute or "none").replace("some", "full"), **how)
         content = {"layout": str(found.layout), "verdict": found.verdict, "reasons": list(found.reasons),
                    "remedies": list(found.remedies),
                    "estimate": found.estimate and plan_as_json(found.estimate, found.estimate, False)}
         return (json.dumps(content, indent=2) if given.json else str(found)), 0
-    plans = plan(shape, of, rows, choices=choices_of(given), **how)
+    plans = plan(shape, of, rows, choices=choices_of(given), told=tell_progress(), **how).corrected(times)
     code = 0 if plans else 1
     if given.json:
         return json.dumps(as_json(plans, name, given.top), indent=2), code
@@ -250,7 +295,8 @@ def answer(given: argparse.Namespace) -> tuple[str, int]:
         return "\n".join(megatron_flags(plans[0])), code
     if plans and given.torchtitan:
         return "\n".join(torchtitan_lines(next(filter(runs_on_titan, plans), plans[0]))), code
-    return report(plans, name, given.top), code
+    told = f"\nyour steps take {times:.2f} times as long as estimated; so do all above" if given.measured else ""
+    return report(plans, name, given.top) + told, code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

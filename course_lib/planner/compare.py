@@ -1,44 +1,41 @@
-"""Published and predicted side by side: errors by group, fitted and not fitted apart, and what a constant would say.
+"""Published and predicted side by side: errors by kind of run and by group, fitted and not fitted apart.
 
-Beside the planner stands who guesses the same MFU for every run of a device (the median of its calibration rows). MFU
-is counted in one convention here: attention in full (s x s), nothing that is computed again, of the 16-bit peak. Papers
-count otherwise, so a printed figure has to be converted before it stands beside ours.
+What stands beside each plan is how far off the planner was on published runs that no constant was fitted on, of the
+job's own kind (job.kinds_of). With too few of it the nearest wider kind answers, and is named. Where that has too few,
+too, there is no number: NoRun says why, and what to measure. Structure and priors of the planner were made with these
+runs in view (planner.constants), so a cluster that nobody has published may be worse than they say.
 
-What stands beside each plan is how far off the planner was on published runs, of those that no constant was fitted on.
-A kind of run is a software on a generation of devices at a scale, where experts, 8-bit products, context parallelism
-and tensor parallelism across nodes make kinds of their own. With too few runs of a job's own kind the nearest wider one
-answers, and is named. Where that has too few runs, too, there is no number: NoRun says why. Structure and priors of the
-planner were made with these runs in view (planner.constants), so a cluster that nobody has published may be worse than
-they say: planner.validate --leave-out has that.
+MFU is counted in one convention here: attention in full (s x s), nothing that is computed again, of the 16-bit peak.
+Papers count otherwise, so a printed figure has to be converted before it stands beside ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
 from course_lib.costs.flops import sc21_step_flops, step_flops
-from course_lib.facts import Shape, published_rows
-from course_lib.planner.constants import FITTED, Constants, software_from_answers, software_of
+from course_lib.facts import Shape
+from course_lib.planner.constants import FITTED, Constants
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import Job
+from course_lib.planner.job import Job, kinds_of
 from course_lib.planner.rows import (
     FITS,
     PublishedRun,
     Row,
     causal_flops,
-    features_of,
     in_metric,
     job_of_row,
     nearest_runs,
     published_seconds,
     unfitted_runs,
-    with_recipe,
 )
 
 FEWEST = 4  # runs that make an error
+MEASURE = ("a step of your own tells more: time one layout of the kind you plan for, and give it as "
+           "--measured LAYOUT=SECONDS")
 
 
 class WithNearestRuns:
@@ -91,7 +88,7 @@ class NoRun(WithNearestRuns):
     some: bool = False
 
     def __str__(self) -> str:
-        return f"{'too few runs' if self.some else 'no run'} like this: {self.why}"
+        return f"{'too few runs' if self.some else 'no run'} like this: {self.why}; {MEASURE}"
 
     @property
     def short(self) -> str:
@@ -104,20 +101,6 @@ def summary(name: str, errors: Sequence[float], beyond: str = "", nearest: tuple
     ordered = sorted(map(abs, errors))
     return MeasuredError(name, len(ordered), median(ordered), ordered[-(-9 * len(ordered) // 10) - 1], ordered[-1],
                          beyond, nearest)
-
-
-def kinds_of(job: Job) -> list[str]:
-    """Its kind and each wider one. Another software may answer for plain layouts; not for experts, few bits, or tensor
-    parallelism across nodes.
-    """
-    features, generation, n = features_of(job), job.cluster.device.generation, job.layout.world_size
-    software = job.software.name
-    scale = ("one node" if n <= job.cluster.devices_per_node else "up to 512 devices" if n <= 512 else
-             "more than 512 devices")
-    wider = [f"{software} on all devices"] if set(features) - {"context parallelism"} else [
-        f"all software on {generation}, {scale}", f"all software on {generation}"]
-    also = f" with {' and '.join(features)}" if features else ""
-    return [kind + also for kind in (f"{software} on {generation}, {scale}", f"{software} on {generation}", *wider)]
 
 
 @lru_cache(maxsize=1)
@@ -156,16 +139,16 @@ GROUPS = {  # of published rows, in words
     "mcore": "Megatron-Core 0.8", "tt": "torchtitan, H100", "mptA": "MPT, A100", "mptH": "MPT, H100",
     "vtrain": "vTrain's own runs", "ultra": "Ultra-Scale Playbook", "fits": "Ultra-Scale: fits or not",
     "kempner": "KempnerForge, H200", "foundry": "LLM Foundry 2023", "cp": "long rows, H100", "moe": "experts, Hopper",
-    "ttA": "torchtitan, A100", "nv-moe": "Megatron-Bridge, experts", "nv-dense": "Megatron-Bridge, dense"}
+    "ttA": "torchtitan, A100", "nv-moe": "Megatron-Bridge, experts", "nv-dense": "Megatron-Bridge, dense",
+    "folding": "MoE Parallel Folding", "zoo": "Megatron MoE ModelZoo", "dsv3": "DeepSeek-V3"}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One row. `guess`: with a constant MFU; for the metric "fits" that all do."""
+    """One row, and what the planner says of it, in the row's own metric."""
 
     row: Row
     predicted: float
-    guess: float
 
     @property
     def fitted(self) -> bool:
@@ -177,8 +160,54 @@ class Compared:
         """Predicted over published, less 1."""
         return self.predicted / self.row["value"] - 1
 
-# MFU, in one convention
 
+def compare(rows: Sequence[Row], constants: Constants = FITTED) -> list[Compared]:
+    """Each row beside the planner's answer."""
+    return [Compared(row, predict_row(row, job_of_row(row), constants)) for row in rows]
+
+
+def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
+    """What the planner says of a row, in the row's own metric."""
+    found = estimate_job(job, constants)
+    return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
+
+
+def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The rows of each group, in the order in which groups first come."""
+    groups: dict[str, list[Compared]] = {}
+    for each in compared:
+        groups.setdefault(each.row["group"], []).append(each)
+    return groups
+
+
+def balanced_accuracy(compared: Sequence[Compared]) -> float:
+    """How often "fits" is predicted rightly: the mean of the share among what fits, and of that among what does not."""
+    shares = []
+    for value in (1, 0):
+        of_these = [each for each in compared if each.row["value"] == value]
+        if of_these:
+            shares.append(sum(each.predicted == value for each in of_these) / len(of_these))
+    return sum(shares) / len(shares)
+
+
+def group_errors(compared: Sequence[Compared]) -> dict[str, MeasuredError]:
+    """Errors of every group of times."""
+    return {name: errors_of(group, name) for name, group in by_group(rows_with_times(compared)).items()}
+
+
+def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
+    """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
+    not (False).
+    """
+    return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
+
+
+def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
+    """Median, 90th percentile and largest of their errors."""
+    return summary(name, [each.error for each in compared])
+
+
+# MFU, in one convention
 
 def mfu_in_full(share: float, shape: Shape, sequence_length: int, convention: str) -> float:
     """A published MFU as the planner counts. `convention` of the publication: "full" (s x s, as here), "causal" (half
@@ -205,94 +234,3 @@ def printed_mfu(row: Row, job: Job) -> float | None:
     if row["metric"].startswith("MFU"):
         return row["value"] / 100
     return row["value"] * 1e12 / job.cluster.peak_flops_per_s() if "TFLOP/s" in row["metric"] else None
-
-
-@lru_cache(maxsize=1)
-def constant_mfu() -> dict[str, float]:
-    """The MFU of each device's median calibration row; under "" that of all, for a device that has none."""
-    found: dict[str, list[float]] = {"": []}
-    for row in published_rows("calibration"):
-        if row["metric"] != FITS:
-            job = job_of_row(row)
-            found.setdefault(job.cluster.device.name, []).append(mfu_of(row, job))
-            found[""].append(mfu_of(row, job))
-    return {name: median(shares) for name, shares in found.items()}
-
-
-def guess(row: Row, job: Job) -> float:
-    """1.0 for whether it fits: it would not have been tried."""
-    if row["metric"] == FITS:
-        return 1.0
-    shares = constant_mfu()
-    share = shares.get(job.cluster.device.name, shares[""])
-    flops = step_flops(job.shape, job.global_batch, job.sequence_length)
-    return in_metric(row, job, flops / row["gpus"] / (share * job.cluster.peak_flops_per_s()))
-
-
-# Rows
-
-def predict_row(row: Row, job: Job, constants: Constants = FITTED) -> float:
-    """What the planner says of a row, in the row's own metric."""
-    found = estimate_job(job, constants)
-    return float(found.fits) if row["metric"] == FITS else in_metric(row, job, found.step_s)
-
-
-def compare(rows: Sequence[Row], constants: Constants = FITTED, job_of: Callable[[Row], Job] = job_of_row
-            ) -> list[Compared]:
-    """`job_of`: generic_job or job_from_answers do without the profile of the row's software."""
-    jobs = [job_of(row) for row in rows]
-    return [Compared(row, predict_row(row, job, constants), guess(row, job)) for row, job in zip(rows, jobs)]
-
-
-def generic_job(row: Row) -> Job:
-    """With the software that a new reader's cluster would be taken for, whatever the row says of its own; how his
-    recipe sends experts' rows and launches kernels he knows.
-    """
-    nameless = row | {"software": "", "hw": row["hw"].split(" ")[0]}
-    return replace(job_of_row(row), software=with_recipe(nameless, software_of("", row["flash_assumed"], row["zero"])))
-
-
-def job_from_answers(row: Row) -> Job:
-    """The same reader, who says of his software whether it fuses kernels, and which attention it calls."""
-    job, generic = job_of_row(row), generic_job(row)
-    software = software_from_answers(job.software.passes == "passes_fused", job.software.attention, row["zero"],
-                             row["flash_assumed"])
-    return replace(generic, software=with_recipe(row | {"software": ""}, software))
-
-
-# Errors
-
-def by_group(compared: Sequence[Compared]) -> dict[str, list[Compared]]:
-    """The rows of each group, in the order in which groups first come."""
-    groups: dict[str, list[Compared]] = {}
-    for each in compared:
-        groups.setdefault(each.row["group"], []).append(each)
-    return groups
-
-
-def balanced_accuracy(compared: Sequence[Compared]) -> float:
-    """How often "fits" is predicted rightly: the mean of the share among what fits, and of that among what does not."""
-    shares = []
-    for value in (1, 0):
-        of_these = [each for each in compared if each.row["value"] == value]
-        if of_these:
-            shares.append(sum(each.predicted == value for each in of_these) / len(of_these))
-    return sum(shares) / len(shares)
-
-
-def group_errors(compared: Sequence[Compared]) -> dict[str, tuple[MeasuredError, MeasuredError]]:
-    """(the planner's, the guess's) for every group of times."""
-    return {name: (errors_of(group, name), summary(name, [each.guess / each.row["value"] - 1 for each in group]))
-            for name, group in by_group(compared).items() if group[0].row["metric"] != FITS}
-
-
-def rows_with_times(compared: Sequence[Compared], fitted: bool | None = None) -> list[Compared]:
-    """The rows whose metric is a time or a rate; where `fitted` is given, those that constants were fitted on (True) or
-    not (False).
-    """
-    return [each for each in compared if each.row["metric"] != FITS and fitted in (None, each.fitted)]
-
-
-def errors_of(compared: Sequence[Compared], name: str = "all") -> MeasuredError:
-    """Median, 90th percentile and largest of their errors."""
-    return summary(name, [each.error for each in compared])

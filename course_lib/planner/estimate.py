@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, hypot, log
 from typing import Any
 
 from course_lib.costs.flops import step_flops, utilisation
@@ -16,8 +15,8 @@ from course_lib.costs.money import dollars, kilowatt_hours
 from course_lib.facts import PUE_AVERAGE, Model, Shape
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, Pass, Rates, Seconds, hide_message
-from course_lib.planner.constants import CONSTANTS, FITTED, Constants
-from course_lib.planner.job import Job, rates_of_job, shape_of
+from course_lib.planner.constants import FITTED, RANGES, Constants
+from course_lib.planner.job import Job, kinds_of, rates_of_job, shape_of
 from course_lib.planner.layer import head_pass, layer_pass
 from course_lib.planner.memory import (
     Numbers,
@@ -80,7 +79,7 @@ def stage_messages(job: Job, rates: Rates) -> float:
         return 0.0
     group = rates.network.group(p, job.layout.tp * job.plane)
     one = group.seconds("send", rates.number_bytes * job.tokens_per_rank * job.shape.hidden_size / job.layout.tp)
-    waiting = 0.0 if job.software.overlaps_stages else 2 * job.v * job.num_microbatches * (one + rates.p2p_s)
+    waiting = 0.0 if job.software.overlaps_stages else 2 * job.v * job.num_microbatches * one
     return 2 * (p - 1) * one + waiting
 
 
@@ -91,7 +90,9 @@ def data_seconds(job: Job, rates: Rates, layer: Pass, head: Pass, stages: Stages
     if shards_layers(job):
         return sharded_seconds(job, rates, layer, stages)
     software, stage = job.software, job.layout.zero_stage
-    backward = layer.backward.total * stages.most + head.backward.total
+    # Of v chunks the last one's gradients are ready while the others still have p micro-batches, or all, to go.
+    p, v, m = job.layout.pp, job.v, job.num_microbatches
+    backward = (layer.backward.total * stages.most + head.backward.total) * (min(p, m) * (v - 1) + 1) / v
     sent = rank_numbers(job, stages)
     if stage == 0:
         reduction = message_seconds(job, rates, "all_reduce", sent, job.gradient_bytes)
@@ -148,11 +149,6 @@ def optimiser_seconds(job: Job, rates: Rates, held: Sequence[Numbers]) -> float:
     return rates.pass_s(numbers * (30 if job.master else 16), STATE_PASSES) + own
 
 
-# Relative: what rows that constants were fitted on are missed by, the root of the mean square of nine tenths of them
-UNEXPLAINED = 0.047
-CHANGE = 1e-3
-
-
 @dataclass(frozen=True)
 class Estimate:
     """`memory`: bytes by kind on the fullest device. `seconds`: of a step, by cause; they add up to `step_s`.
@@ -196,6 +192,10 @@ class Estimate:
         """Tokens of all devices together, a second."""
         return self.job.tokens / self.step_s
 
+    def corrected(self, times: float) -> Estimate:
+        """The same with every cause, and so the step, taking so many times as long."""
+        return replace(self, seconds={cause: times * s for cause, s in self.seconds.items()})
+
     @property
     def num_devices(self) -> int:
         """Devices that the layout uses."""
@@ -228,35 +228,26 @@ class Estimate:
     # How sure
 
     @cached_property
-    def uncertainty(self) -> float:
-        """Relative, one standard deviation: each constant moved by its own, and what no constant explains.
-
-        That alone for rates that were measured."""
-        if self.constants is None:
-            return UNEXPLAINED
-        moved = []
-        for c in CONSTANTS:
-            changed = replace(self.constants, **{c.name: getattr(self.constants, c.name) * (1 + CHANGE)})
-            step_s = sum(step_seconds(self.job, rates_of_job(self.job, changed)).values())
-            moved.append(log(step_s / self.step_s) / CHANGE * c.uncertainty)
-        return hypot(UNEXPLAINED, *moved)
-
-    def range_of(self, value: float) -> tuple[float, float]:
-        """Two thirds of true values lie in it: for a number that is proportional to time or to its inverse."""
-        return value * exp(-self.uncertainty), value * exp(self.uncertainty)
+    def uncertainty(self) -> float | None:
+        """Relative: two thirds of the published runs of the narrowest kind that has enough are not missed by more. None
+        where no kind has: then nobody knows, and a step that is measured tells more than any range.
+        """
+        found = () if self.constants is None else (RANGES.get(kind) for kind in kinds_of(self.job))
+        return next((spread for spread in found if spread is not None), None)
 
     @property
-    def step_range_s(self) -> tuple[float, float]:
-        """(low, high) of step_s: two thirds of true values lie between."""
-        return self.range_of(self.step_s)
+    def step_range_s(self) -> tuple[float, float] | None:
+        """(low, high) of step_s: two thirds of true values lie between. None where no run is like it."""
+        spread = self.uncertainty
+        return None if spread is None else (self.step_s / (1 + spread), self.step_s * (1 + spread))
 
     def __str__(self) -> str:
-        low, high = self.step_range_s
+        between = "" if self.step_range_s is None else " ({:.3g} to {:.3g})".format(*self.step_range_s)
         parts = sorted(((s, cause) for cause, s in self.seconds.items() if s > 0.005 * self.step_s), reverse=True)
         causes = ", ".join(f"{cause} {s / self.step_s:.0%}" for s, cause in parts)
         limit = self.job.cluster.usable_bytes
         return (f"{self.layout}, micro-batch {self.job.micro_batch}, recompute {self.job.recompute}: "
-                f"{self.step_s:.3g} s a step ({low:.3g} to {high:.3g}), MFU {self.mfu:.1%}, {causes}; "
+                f"{self.step_s:.3g} s a step{between}, MFU {self.mfu:.1%}, {causes}; "
                 f"{self.memory_bytes / 2**30:.1f} of {limit / 2**30:.1f} GiB"
                 f"{'' if self.fits else ', does not fit'}")
 

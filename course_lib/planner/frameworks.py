@@ -5,7 +5,7 @@ positions, the part of a model that reads images. Where dense layers alternate w
 
 Names as in NVIDIA/Megatron-LM d98e8a6 (megatron/training/arguments.py, megatron/core/transformer/transformer_config.py)
 and pytorch/torchtitan of August 2026 (torchtitan/config/configs.py, distributed/activation_checkpoint.py). Paths, data,
-learning rates and tokenizers are the reader's own.
+learning rates, tokenizers, the base of rotary positions and how a router is balanced are the reader's own.
 """
 
 from __future__ import annotations
@@ -278,6 +278,10 @@ def shape_flags(shape: Shape) -> Flags:
         ("group-query-attention", grouped), ("num-query-groups", grouped and shape.num_kv_heads),
         ("kv-channels", 0 if latent else shape.d), ("swiglu", shape.gated),
         ("untie-embeddings-and-output-weights", not shape.tied), ("disable-bias-linear", not shape.biases),
+        ("normalization", 0 if shape.biases else "RMSNorm"),
+        ("position-embedding-type", "learned_absolute" if shape.learned_positions else "rope"),
+        ("window-size", f"'({shape.window}, 0)'" if shape.window else 0),
+        ("window-attn-skip-freq", shape.window_every if shape.window_every > 1 else 0),
         ("mtp-num-layers", shape.mtp_layers)]
     if latent:
         found += [("multi-latent-attention", True), ("q-lora-rank", latent.q_rank), ("kv-lora-rank", latent.kv_rank),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from course_lib.costs.flops import RECOMPUTE
 from course_lib.costs.scaling import peak_1f1b, peak_gpipe, peak_interleaved
@@ -18,12 +19,18 @@ from course_lib.planner.constants import FITTED, MEGATRON_CORE, Constants, Softw
 @dataclass(frozen=True)
 class ScheduleCost:
     """What a pipeline schedule costs. in_flight(p, m, stage): micro-batches that a rank holds at most, where it has one
-    chunk. unfilled(F + I + W, W, launches): of these seconds of a stage, those in which it waits for each other stage;
-    None: all, as far as chunks and micro-batches fill them.
+    chunk. unfilled(F + I + W, W, launches, p): of these seconds of a stage, those in which it waits for each other
+    stage; None: all, as far as chunks and micro-batches fill them.
     """
 
     in_flight: Callable[[int, int, int], int]
-    unfilled: Callable[[float, float, float], float] | None = None
+    unfilled: Callable[[float, float, float, int], float] | None = None
+    copies: int = 1  # of each stage's parameters and gradients
+
+
+def dual_pipe(all_s: float, W: float, launch_s: float, p: int) -> float:
+    """(p/2 - 1) (F&B + B - 3 W), shared out over p - 1 stages: DeepSeek-V3, table 2, with F = W."""
+    return max(0.0, p / 2 - 1) / (p - 1) * max(0.0, 2 * all_s - 4 * W)
 
 
 # By the names of pipeline_parallel.schedules. What a rank has of v chunks: v > 1 is interleaved 1F1B. W waits in ZB-H1,
@@ -32,10 +39,13 @@ SCHEDULES: dict[str, ScheduleCost] = {
     "1F1B": ScheduleCost(peak_1f1b),
     "GPipe": ScheduleCost(peak_gpipe),
     "ZB-H1": ScheduleCost(lambda p, m, stage: min(p, m),
-                          lambda all_s, W, launch_s: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
-    "ZB-H2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s: 0.0),
+                          lambda all_s, W, launch_s, p: max(0.0, all_s - launch_s - 2 * W + launch_s / 3)),
+    "ZB-H2": ScheduleCost(lambda p, m, stage: min(2 * p - 1, m), lambda all_s, W, launch_s, p: 0.0),
+    "DualPipe": ScheduleCost(lambda p, m, stage: min(p + 1, m), dual_pipe, copies=2),
 }
 PRECISION_NAMES = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
+BITS = {"bf16": 16, "fp16": 16, "nvfp4": 4}  # all others have 8
 # What Megatron-Core can run again alone -> what of costs.flops is then not kept
 MODULES: dict[str, tuple[str, ...]] = {
     "core_attn": (), "layernorm": ("input of q, k, v", "input of the MLP"), "mla_up_proj": ("q", "k", "v"),
@@ -71,7 +81,7 @@ class Job:
     recompute: str = "none"
     sequence_parallel: bool = False
     precision: str = "bf16"
-    gradient_bytes: int = 4
+    gradient_bytes: int = 0  # 0: the software's
     master: bool = True
     flash: bool = True
     dropout: bool = False
@@ -86,6 +96,8 @@ class Job:
         for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("precision", PRECISION_NAMES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(known)}")
+        if not self.gradient_bytes:
+            object.__setattr__(self, "gradient_bytes", self.software.gradient_bytes)
         if not self.sequence_length:
             object.__setattr__(self, "sequence_length", self.shape.sequence_length)
         for name in ("global_batch", "micro_batch", "sequence_length", "v"):
@@ -108,6 +120,12 @@ class Job:
         self.cluster.peak_flops_per_s(self.precision)
         if device.year < FIRST_WITH_FLASH:
             object.__setattr__(self, "flash", False)
+
+    def changed(self, **fields: Any) -> Job:
+        """The job with other fields of which none can be wrong: not checked again, which a search has no time for."""
+        other = object.__new__(Job)
+        other.__dict__.update(self.__dict__ | fields)
+        return other
 
     @property
     def num_microbatches(self) -> int:
@@ -143,7 +161,7 @@ class Job:
         """
         p, m, unfilled = self.layout.pp, self.num_microbatches, SCHEDULES[self.schedule].unfilled
         if unfilled:
-            return others_s * unfilled(stage_s, weight_s, launch_s) / stage_s
+            return others_s * unfilled(stage_s, weight_s, launch_s, p) / stage_s if p > 1 else 0.0
         return others_s * (max(0, p - m) + (min(p, m) - 1) / self.v) / (p - 1) if p > 1 else 0.0
 
     def in_flight(self, stage: int) -> Fraction:
@@ -188,6 +206,9 @@ class Work:
     software: Software
     precision: str
     modules: tuple[str, ...]
+
+    def __hash__(self) -> int:  # what differs within a search: hashing all of a shape takes longer than a look-up
+        return hash((self.t, self.cp, self.ep, self.etp, self.micro_batch, self.recompute))
 
     @property
     def n(self) -> float:
@@ -247,3 +268,41 @@ def shape_of(model: Model | Shape) -> Shape:
     if model.shape is None:
         raise ValueError(f"{model.name} has no published shape: expected a model with one, or a Shape")
     return model.shape
+
+
+# What kind of run it is
+
+def features_of(job: Job) -> tuple[str, ...]:
+    """What makes a run another kind, in words."""
+    L, bits = job.layout, BITS.get(job.precision, 8)
+    found = {"experts": job.shape.num_experts > 1, "8- or 4-bit products": bits < 16,
+             "context parallelism": L.cp > 1,
+             "tensor parallelism across nodes": L.tp > job.cluster.devices_per_node and not job.cluster.is_torus}
+    return tuple(words for words, has in found.items() if has)
+
+
+def kinds_of(job: Job) -> list[str]:
+    """Its kind and each wider one: a software on a generation of devices at a scale, where experts, few bits, context
+    parallelism and tensor parallelism across nodes make kinds of their own. Another software may answer for plain
+    layouts and for long rows; not for experts, few bits, or tensor parallelism across nodes.
+    """
+    features, generation, n = features_of(job), job.cluster.device.generation, job.layout.world_size
+    software = job.software.like or job.software.name
+    scale = ("one node" if n <= job.cluster.devices_per_node else "up to 512 devices" if n <= 512 else
+             "more than 512 devices")
+    wider = [f"all software on {generation}, {scale}", f"all software on {generation}"]
+    also = f" with {' and '.join(features)}" if features else ""
+    if set(features) - {"context parallelism"}:
+        wider = [f"{software} on all devices"]
+    narrow = [f"{software} on {generation}, {scale}", f"{software} on {generation}"]
+    found = [kind + also for kind in narrow + wider]
+    # A ring's messages are hidden by attention whatever stands in the MLP's place.
+    return found + [f"all models on {generation} with context parallelism"] * (job.layout.cp > 1)
+
+
+def describe_recompute(job: Job) -> str:
+    """What is made again: "none", "selective", "full", "3 layers" of each stage, or modules of each layer."""
+    layers = job.recompute_layers
+    if job.recompute_modules:
+        return "+".join(job.recompute_modules)
+    return job.recompute if not layers else f"{layers} layer{'s' * (layers > 1)}"

@@ -26,7 +26,7 @@ from course_lib.costs.flops import ActivationTerm, activation_terms, matmul_seco
 from course_lib.costs.splitting import ring_attention_bytes
 from course_lib.facts import Shape
 from course_lib.planner.cluster import Pass, Rates, Seconds, hide_message
-from course_lib.planner.job import MODULES, Job, Work, work_of
+from course_lib.planner.job import MODULES, NARROW, Job, Work, work_of
 
 ROUTER_BYTES, ROUTER_PASSES = 4, 6  # 32 bits; product, scores, the best k, their weights, and a loss that balances
 LAUNCHED_BY_EXPERTS = 1.0  # of an ordinary layer's operations, besides
@@ -61,7 +61,8 @@ def time_layer(work: Work, rates: Rates) -> Pass:
     linear, last = linear_seconds(work, rates)
     forward_a, backward_a = attention_seconds(work, rates)
     all_kept, scores, rows = kept_bytes(work, rates.number_bytes)
-    memory = rates.pass_s(all_kept, rates.passes) + rates.pass_s(rows, rates.row_passes)
+    memory, permuted = rates.pass_s(all_kept, rates.passes), rates.pass_s(rows, rates.row_passes)
+    memory += rates.pass_s(cast_bytes(work))
     if work.shape.num_experts > 1:
         tokens, experts = work.n / work.t, work.shape.num_experts  # the router
         linear += matmul_seconds(tokens, work.shape.hidden_size, experts, rates.head_flops_per_s,
@@ -69,8 +70,8 @@ def time_layer(work: Work, rates: Rates) -> Pass:
         memory += rates.pass_s(ROUTER_BYTES * (tokens * experts), ROUTER_PASSES)
     tp_forward, tp_backward = tensor_seconds(work, rates)
     cp_forward, cp_backward = ring_seconds(work, rates, forward_a)
-    forward = Seconds(linear + forward_a, memory, tp_forward, cp_forward)
-    backward = Seconds(2 * linear + backward_a, 2 * memory, tp_backward, cp_backward)
+    forward = Seconds(linear + forward_a, memory + permuted, tp_forward, cp_forward)
+    backward = Seconds(2 * linear + backward_a, 2 * memory + permuted, tp_backward, cp_backward)
     forward, backward = (replace(each, ep=rows_seconds(work, rates, each)) for each in (forward, backward))
     backward += recompute_seconds(work, rates, forward, linear=linear, last=last, attention=forward_a, scores=scores)
     launch_s = rates.launch_s * (1 + LAUNCHED_BY_ATTENTION * (work.cp - 1))  # for each block that comes around
@@ -79,9 +80,22 @@ def time_layer(work: Work, rates: Rates) -> Pass:
     passes = 2 if work.recompute == "full" else 1
     forward, backward = (forward.with_launches(launch_s, rates.launch_adds),
                          backward.with_launches(passes * launch_s, rates.launch_adds))
-    if work.shape.num_experts > 1:
-        forward, backward = forward + Seconds(launch=rates.rows_s), backward + Seconds(launch=passes * rates.rows_s)
     return Pass(forward, backward, linear)
+
+
+def cast_bytes(work: Work) -> float:
+    """Read and written where what products read is rounded to 8 or 4 bits: once by rows, and once by columns for the
+    gradient of the weights. Backward does as much to the gradients of what the products gave, and casts them, too.
+    """
+    if work.precision not in NARROW:
+        return 0.0
+    shape, n, t, h = work.shape, work.n, work.t, work.shape.hidden_size
+    routed = shape.active_experts / t if shape.num_experts > 1 else 1  # a rank has n/t tokens' rows, of whole width
+    width = shape.ffn_size if shape.num_experts > 1 else shape.ffn_size / t
+    numbers = sum(k for k, _ in attention_sizes(shape, t)) + routed * (h + width)
+    if shape.shared_experts:
+        numbers += h + shape.shared_ffn * shape.shared_experts / t
+    return n * numbers * (2 + 2 * 2 * NARROW[work.precision])
 
 
 def linear_seconds(work: Work, rates: Rates) -> tuple[float, float]:
@@ -172,8 +186,7 @@ def tensor_seconds(work: Work, rates: Rates) -> tuple[float, float]:
         return (1 - hidden) * blocks * whole + calls, (1 - hidden) * entered * whole + calls
     one = crowding * group.seconds("all_gather", message_bytes)
     forward, backward = exposed_messages(work, rates, one, group.nodes == 1)
-    copies = rates.pass_s(message_bytes, rates.tensor_copies) * (entered + blocks)
-    return forward + copies + calls, backward + copies + calls
+    return forward + calls, backward + calls
 
 
 def entries(work: Work) -> tuple[int, ...]:
@@ -223,11 +236,13 @@ def rows_seconds(work: Work, rates: Rates, beside: Seconds) -> float:
     ep, etp, k = work.ep, work.etp, work.shape.active_experts
     if work.shape.num_experts == 1:
         return 0.0
-    row = rates.number_bytes * work.imbalance * work.n / work.t * work.shape.hidden_size
+    row = (work.software.row_bytes or rates.number_bytes) * work.imbalance * work.n / work.t * work.shape.hidden_size
     group, parts = rates.network.group(ep, etp), rates.network.group(etp)
     if work.software.sends_rows_once:  # by one kernel, which does not wait for one neighbour after the other
         places = group.nodes if group.nodes > 1 else ep
         places_of_token = places * (1 - (1 - 1 / places) ** k)  # on average
+        if group.nodes > 1 and work.software.nodes_of_row:
+            places_of_token = min(places_of_token, work.software.nodes_of_row)
         apart = group.latency_s("send") + group.seconds_per_byte("all_to_all") * row * places_of_token
     else:
         apart = group.seconds("all_to_all", row * k) + rates.gathering_s(ep)
@@ -281,19 +296,25 @@ def head_pass(job: Job, rates: Rates) -> Pass:
     Both ends are cut by the vocabulary: forward what the embedding looked up is added up, backward the gradient of the
     read-out's input; the loss's three messages, of a number a token, are halved.
     """
-    n, h, columns = job.tokens_per_rank, job.shape.hidden_size, job.shape.vocab_size / job.ends_tp
+    return head_seconds(job.shape, job.tokens_per_rank, job.ends_tp, job.layout.tp, rates)
+
+
+@lru_cache(maxsize=4096)
+def head_seconds(shape: Shape, n: float, ends_tp: int, tp: int, rates: Rates) -> Pass:
+    """head_pass, of n tokens of a micro-batch on a rank."""
+    h, columns = shape.hidden_size, shape.vocab_size / ends_tp
     # At a rate of its own: the read-out stays in 16 bits where other products have 8.
     product = rates.product_s(n, h, columns, flops_per_s=rates.head_flops_per_s)
     passes = rates.pass_s(4 * n * columns, rates.passes)
     summed = 0.0
-    if job.ends_tp > 1:
-        group, calls = rates.network.group(job.ends_tp), rates.gathering_s(job.ends_tp)
+    if ends_tp > 1:
+        group, calls = rates.network.group(ends_tp), rates.gathering_s(ends_tp)
         crowding = rates.crowding if group.nodes > 1 else 1.0
         whole = crowding * group.seconds("all_reduce", rates.number_bytes * n * h) + calls
         summed = whole + 1.5 * (crowding * group.seconds("all_reduce", 4 * n) + calls)
     one = Pass(Seconds(product, passes, summed), Seconds(2 * product, 2 * passes, summed), product)
-    if not job.shape.mtp_layers:
+    if not shape.mtp_layers:
         return one
-    joined = rates.product_s(n, 2 * h, h / job.layout.tp)
+    joined = rates.product_s(n, 2 * h, h / tp)
     join = Pass(Seconds(joined), Seconds(2 * joined), joined)
-    return one * (1 + job.shape.mtp_layers) + join * job.shape.mtp_layers
+    return one * (1 + shape.mtp_layers) + join * shape.mtp_layers

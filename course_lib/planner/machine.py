@@ -31,7 +31,6 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import Cluster, Rates
 from course_lib.planner.constants import Software
 from course_lib.planner.estimate import Estimate, estimate
-from course_lib.planner.fit import solve
 from course_lib.reference import GPT, GPTConfig
 from course_lib.runtime import device, launch, seconds
 from course_lib.why_distribute import shape_of
@@ -171,6 +170,19 @@ def product_rates(taken: Sequence[float]) -> tuple[float, float]:
     per_flop, per_byte, _ = (x / most for x, most in zip(solve(normal, [sum(column) for column in columns]), scale))
     per_flop = max(per_flop, 0.5 * min(s / one for s, one in zip(taken, flops)))
     return 1 / per_flop, 1 / max(per_byte, per_flop / 10)
+
+
+def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """x of matrix x = right, for a symmetric matrix whose x' matrix x is above 0: Gauss, without pivots."""
+    rows = [[*row, value] for row, value in zip(matrix, right)]
+    for k, pivot in enumerate(rows):
+        for row in rows[k + 1:]:
+            share = row[k] / pivot[k]
+            row[k:] = [value - share * above for value, above in zip(row[k:], pivot[k:])]
+    x = [0.0] * len(rows)
+    for k in reversed(range(len(rows))):
+        x[k] = (rows[k][-1] - sum(a * b for a, b in zip(rows[k][k + 1:-1], x[k + 1:]))) / rows[k][k]
+    return x
 
 
 def layer_seconds(few_s: float, many_s: float, more: int) -> float:

@@ -30,7 +30,7 @@ from course_lib.planner.constants import (
     LOGIT_NARROW,
     OTHER_BYTES,
 )
-from course_lib.planner.job import MODULES, Job, Work, work_of
+from course_lib.planner.job import MODULES, NARROW, SCHEDULES, Job, Work, work_of
 from course_lib.planner.layer import head_pass, layer_pass, term_bytes
 
 Numbers = tuple[float, int, int]  # on a rank; how many ranks have the same; how far apart these stand
@@ -139,9 +139,7 @@ def shards_layers(job: Job) -> bool:
 
 GATHERED_LAYERS = 2  # whole at a time under ZeRO-3: the one at work, the one that arrives
 OF_A_LOGIT = {"eager": LOGIT_BYTES, "fused": LOGIT_FUSED, "narrow": LOGIT_NARROW, "cut": LOGIT_CUT}
-MADE_AGAIN = ("SiLU of the gate",)  # in backward, by kernels that do gate, SiLU and product in one
 READ_BY_PRODUCTS = ("input of q, k, v", "input of the MLP", "their product", "its output", "rows sent to experts")
-NARROW = {"fp8": 1 / 2, "mxfp8": 33 / 64, "nvfp4": 9 / 32}  # of 16 bits, with the scales of blocks
 GATHERED = ("input of q, k, v", "input of the MLP")  # by sequence parallelism, before products that it cuts
 ALWAYS_KEPT = ("input of attention's norm", "input of the output projection")  # where products are chosen one by one
 PRODUCTS = ("q", "k", "v", "input of the MLP's norm", "gate", "up", "input of the GELU", "input of the MLP")  # or last
@@ -194,8 +192,11 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
     for index, (numbers, ranks, _) in enumerate(held_numbers(job)):
         numbers = layers * numbers + (vocabulary_numbers(job, ends) if index == 0 else 0.0)
         if numbers:
-            of_these = training_memory(numbers, precision_of(job), zero, ranks).by_kind()
-            found, whole = {kind: found[kind] + of_these[kind] for kind in found}, whole + numbers
+            for kind, of_one in bytes_of_number(precision_of(job), zero, ranks):
+                found[kind] += numbers * of_one
+            whole += numbers
+    copies = SCHEDULES[job.schedule].copies
+    found["parameters"], found["gradients"] = copies * found["parameters"], copies * found["gradients"]
     # FSDP2 that reduces gradients after the last micro-batch adds those before up in 32 bits, unsharded
     # (set_requires_gradient_sync(False), reduce_dtype=float32).
     adds_up_whole = job.software.adds_up_whole and job.num_microbatches > 1 and shards_layers(job)
@@ -205,6 +206,13 @@ def state_bytes(job: Job, layers: float, ends: int) -> dict[str, float]:
         share = max(matrix_shares(job.shape)) if job.software.matrix_by_matrix else 1.0
         found["parameters"] += 2 * (GATHERED_LAYERS * share * sum(numbers for numbers, _, _ in held_numbers(job)))
     return found
+
+
+@lru_cache(maxsize=1024)
+def bytes_of_number(precision: str, zero: int, ranks: int) -> tuple[tuple[str, float], ...]:
+    """(kind, bytes) of a number that `ranks` share out."""
+    return tuple((kind, of_one) for kind, of_one in training_memory(1.0, precision, zero, ranks).by_kind().items()
+                 if kind in ("parameters", "gradients", "optimizer_state"))
 
 
 def precision_of(job: Job) -> str:
@@ -237,13 +245,13 @@ def mean_layer_bytes(work: Work, by_operation: bool = False) -> float:
     """
     kinds, software = work.shape.kinds(), work.software
     times = ACTIVATIONS_EAGER.value if software.activations_eager and work.shape.gated else 1.0  # as Llama: q, k turned
-    again = {name for module in work.modules for name in MODULES[module]} | (
-        set() if software.activations_eager else set(MADE_AGAIN))
+    again = {name for module in work.modules for name in MODULES[module]} | set(software.made_again)
     # FlashAttention never stores the s x s matrices, which is what selective recomputation drops.
     policy = "selective" if work.flash or work.recompute == "selective" else "none"
-    narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as the product reads it, in 8 or 4 bits
+    narrow = NARROW.get(work.precision, 1.0)  # what a product reads is kept as it reads it, in 8 or 4 bits
+    of_few_bits = READ_BY_PRODUCTS + software.keeps_narrow
     terms = [(count * times / work.shape.num_layers, term.name,
-              term_bytes(term, work, policy) * (narrow if term.name in READ_BY_PRODUCTS else 1.0))
+              term_bytes(term, work, policy) * (narrow if term.name in of_few_bits else 1.0))
              for count, shape in kinds for term in activation_terms(shape, work.micro_batch, work.s // work.cp,
                                                                     dropout=work.dropout) if term.name not in again]
     if by_operation:

@@ -7,29 +7,31 @@ fits at all, what means outside of the search would save is named, and how many 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import exp, log
 from typing import Any
 
 from course_lib.facts import Model, Shape
+from course_lib.facts.fact import above_zero
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.candidates import (
     Asked,
     ask,
     build_problem,
-    chunk_counts,
     micro_batch_sizes,
     schedules,
     with_zero,
 )
 from course_lib.planner.cluster import Cluster
 from course_lib.planner.estimate import Estimate, estimate_job
-from course_lib.planner.job import Job, job_problem
+from course_lib.planner.job import Job, describe_recompute, job_problem
 from course_lib.planner.memory import saved_bytes
 from course_lib.planner.search import (
     SLOWEST,
     TIE,
+    Progress,
     bytes_of,
     fewest_layers,
     find_leanest,
@@ -61,6 +63,20 @@ class Plans(list[Estimate]):
         """Devices of the cluster that the first plan does not use."""
         return self.asked.cluster.num_devices - (self[0].num_devices if self else 0)
 
+    @property
+    def enough_rows(self) -> int:
+        """The next batch whose rows use every device in the first plan's layout; 0 where none does."""
+        job, world = (self[0].job, self.asked.cluster.num_devices) if self else (None, 1)
+        if job is None or world % (job.layout.world_size // job.layout.dp):
+            return 0
+        each = world // (job.layout.world_size // job.layout.dp) * job.micro_batch
+        return -(-job.global_batch // each) * each
+
+    def corrected(self, times: float) -> Plans:
+        """The same with steps that take so many times as long as estimated: all alike, so none changes its place."""
+        return Plans([each.corrected(times) for each in self], self.asked,
+                     [each.corrected(times) for each in self.nearly])
+
     @cached_property
     def reason(self) -> str:
         """Why there is none, and what would help; "" where there are plans."""
@@ -72,7 +88,8 @@ class Plans(list[Estimate]):
         return super().__getitem__(index)
 
 
-def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, slowest: float = SLOWEST, **how: Any) -> Plans:
+def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, slowest: float = SLOWEST,
+         told: Progress = lambda looked, best_s: None, **how: Any) -> Plans:
     """Estimates of all layouts that can be built, fit, and take at most `slowest` times as long as the best; ties with
     the first of them simplest first. `reasons_for` says why one is worse, `why_not` why one is missing.
 
@@ -92,8 +109,22 @@ def plan(model: Model | Shape, cluster: Cluster, global_batch: int, *, slowest: 
     []
     """
     asked = ask(model, cluster, global_batch, **how)
-    found, nearly = search(asked, slowest)
+    found, nearly = search(asked, slowest, told)
     return Plans(found, asked, nearly)
+
+
+def correction_of(asked: Asked, measured: Mapping[str, float], micro_batch: int = 0, v: int = 0) -> float:
+    """How many times as long as estimated steps take, by steps of one's own: {layout: seconds}. The mean of logarithms.
+    ValueError for a layout that cannot be built, and for seconds that cannot be.
+    """
+    logs = []
+    for text, seconds in measured.items():
+        layout = ParallelLayout.from_string(text)
+        if problem := layout_problem(asked, layout, micro_batch or 1, v or 1):
+            raise ValueError(f"measured {text}: {problem}")
+        found = min(map(estimate_job, jobs_of(asked, layout, micro_batch, v)), key=lambda each: each.step_s)
+        logs.append(log(above_zero(seconds, f"seconds of {text}") / found.step_s))
+    return exp(sum(logs) / len(logs)) if logs else 1.0
 
 
 # Why one plan is slower than another
@@ -127,14 +158,6 @@ def explain_cause(cause: str, estimate: Estimate, best: Estimate) -> str:
         size, other = getattr(here.layout, cause), getattr(there.layout, cause)
         return f": {cause}{size}, not {cause}{other}" if size != other else ""
     return ""
-
-
-def describe_recompute(job: Job) -> str:
-    """What is made again: "none", "selective", "full", "3 layers" of each stage, or modules of each layer."""
-    layers = job.recompute_layers
-    if job.recompute_modules:
-        return "+".join(job.recompute_modules)
-    return job.recompute if not layers else f"{layers} layer{'s' * (layers > 1)}"
 
 
 # Why a layout is not the plan
@@ -196,7 +219,7 @@ def jobs_of(asked: Asked, layout: ParallelLayout, micro_batch: int = 0, v: int =
     """The layout with every micro-batch and v, or those that are named."""
     rows = asked.global_batch // layout.dp
     for b in (micro_batch,) if micro_batch else micro_batch_sizes(rows):
-        for chunks in (v,) if v else chunk_counts(asked.num_layers, layout.pp, rows // b):
+        for chunks in (v,) if v else asked.chunk_counts(layout, rows // b):
             yield asked.job(layout, b, chunks)
 
 

@@ -30,7 +30,7 @@ from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
 from course_lib.planner.constants import FSDP2, FSDP2_EAGER, NANOTRON, TORCHTITAN, TRAINERS, Software, software_of
 from course_lib.planner.estimate import estimate_job
-from course_lib.planner.job import MODULES, PRECISION_NAMES, Job, rates_of_job
+from course_lib.planner.job import BITS, MODULES, PRECISION_NAMES, Job, rates_of_job
 from course_lib.planner.memory import memory_bytes, stage_bytes, stages_at
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ LOG_OF_FIRST = (NANOTRON.name, FSDP2.name, FSDP2_EAGER.name)
 # other jobs share (Ultra-Scale Playbook); KempnerForge's distributed/parallel.py makes the model 16-bit, with no copy.
 OF_TRAINERS: dict[str, Row] = {"nanotron": {"network": "EFA v2"}, "kempnerforge": {"master": False}}
 # A row's word for a schedule -> that of pipeline_parallel.schedules: the one with the same memory and idle time.
-SCHEDULE_NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "zb1p": "ZB-H1", "zb2p": "ZB-H2"}
+SCHEDULE_NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "zb1p": "ZB-H1", "zb2p": "ZB-H2", "dualpipe": "DualPipe"}
 SEND_ONCE = ("hybridep", "deepep")  # dispatchers: a token's row goes once to each node
 FITS = "fits in device memory (1 yes, 0 out of memory)"
 
@@ -148,7 +148,7 @@ def job_of_row(row: Row) -> Job:
                recompute="full" if some else row["recompute"], recompute_layers=some,
                recompute_modules=tuple(set(row.get("recompute_modules") or ()) & set(MODULES)),
                sequence_parallel=row["sp"], precision=row.get("precision", "bf16"), flash=row["flash_assumed"],
-               gradient_bytes=row.get("grad_bytes", 2), master=row.get("master", True),
+               gradient_bytes=row.get("grad_bytes", 0), master=row.get("master", True),
                dropout=not row["flash_assumed"], software=with_recipe(row, software),
                offload_layers=row.get("cpu_offload_layers") or 0, uneven=True)
 
@@ -159,11 +159,8 @@ def text_of_software(row: Row) -> str:
 
 
 def with_recipe(row: Row, found: Software) -> Software:
-    """`found` with what the row's recipe says of launches and of experts' rows."""
-    captured = (row.get("cuda_graph") or "none") != "none"
-    return replace(found, waits_for_launches=found.waits_for_launches and not captured,
-                   overlaps_experts=bool(row.get("moe_a2a_overlap")),
-                   waits_for_rows=row.get("cuda_graph") != "full_iteration" and not row.get("token_drop"),
+    """`found` with what the row's recipe says of experts' rows."""
+    return replace(found, overlaps_experts=bool(row.get("moe_a2a_overlap")),
                    sends_rows_once=any(word in f"{row.get('dispatcher') or ''} {text_of_software(row)}".lower()
                                        for word in SEND_ONCE))
 
@@ -191,7 +188,6 @@ def published_seconds(row: Row, job: Job) -> float:
 
 
 NAMED = 3  # nearest runs
-BITS = {"bf16": 16, "fp16": 16, "nvfp4": 4}  # all others have 8
 OTHER_DEVICE, OTHER_GENERATION, OTHER_SOFTWARE, OTHER_BITS, OTHER_EXPERTS = 1, 3, 2, 3, 4
 
 
@@ -228,15 +224,6 @@ def unfitted_runs() -> tuple[PublishedRun, ...]:
 
 # What a run is
 
-def features_of(job: Job) -> tuple[str, ...]:
-    """What makes a run another kind, in words."""
-    L, bits = job.layout, BITS.get(job.precision, 8)
-    found = {"experts": job.shape.num_experts > 1, f"{bits}-bit products": bits < 16,
-             "context parallelism": L.cp > 1,
-             "tensor parallelism across nodes": L.tp > job.cluster.devices_per_node and not job.cluster.is_torus}
-    return tuple(words for words, has in found.items() if has)
-
-
 def describe(job: Job) -> str:
     """The job in words: model, devices, cut, software. The model is the one of facts with as many layers of these
     sizes; else how many parameters.
@@ -265,7 +252,7 @@ def distance(one: Job, other: Job) -> float:
     return sum(abs(log2(a / b)) for a, b in zip(sizes(one), sizes(other))) + (
         OTHER_DEVICE * (devices[0].name != devices[1].name)
         + OTHER_GENERATION * (devices[0].generation != devices[1].generation)
-        + OTHER_SOFTWARE * (one.software != other.software)
+        + OTHER_SOFTWARE * (one.software.name != other.software.name)
         + OTHER_BITS * (BITS.get(one.precision, 8) != BITS.get(other.precision, 8))
         + OTHER_EXPERTS * ((one.shape.num_experts > 1) != (other.shape.num_experts > 1)))
 

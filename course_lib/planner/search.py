@@ -9,7 +9,7 @@ the simplest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil, inf
 
@@ -22,10 +22,13 @@ from course_lib.planner.memory import memory_bytes, stages_at
 TIE = 0.01  # of a step
 SLOWEST = 1.25  # times the best: slower layouts are not listed
 Memory = dict[str, float]  # bytes by kind
+Progress = Callable[[int, float], None]
 
 
-def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list[Estimate]]:
-    """(plans, the best first; faster ones that nearly fit). Layouts that leave devices idle are looked at where they
+def search(asked: Asked, slowest: float = SLOWEST, told: Progress = lambda looked, best_s: None
+           ) -> tuple[list[Estimate], list[Estimate]]:
+    """(plans, the best first; faster ones that nearly fit). told: hears now and then how many jobs were looked at, and
+    the best step so far. Layouts that leave devices idle are looked at where they
     could be faster than all that use every device: as fast as these could be at best, in proportion to the devices.
     """
     plans: list[Estimate] = []
@@ -42,6 +45,7 @@ def search(asked: Asked, slowest: float = SLOWEST) -> tuple[list[Estimate], list
             # Candidates are sorted by what they cannot go below: from here on none can be listed.
             if bound > slowest * best:
                 break
+            told(len(plans) + len(near), best)
             for sharded, memory in variants(job, asked):
                 each = Estimate(sharded, asked.rates, FITTED, memory, step_seconds(sharded, asked.rates))
                 if each.memory_bytes > asked.limit_bytes:
@@ -105,7 +109,7 @@ def recompute_variants(job: Job, asked: Asked) -> Iterator[tuple[Job, Memory]]:
         yield changed, memory
         if sum(memory.values()) > asked.limit_bytes:
             continue
-        if policy == "full" and (fewest := fewest_layers(changed, asked)):
+        if policy == "full" and not asked.choices.whole and (fewest := fewest_layers(changed, asked)):
             yield fewest, memory_of(fewest, asked)
         return
 
@@ -115,8 +119,8 @@ def with_policy(job: Job, policy: str, choices: Choices = ALL) -> Job:
     are asked for.
     """
     if policy == "selective" and job.flash:
-        return replace(job, recompute="none", recompute_modules=light_modules(job) if choices.light else ())
-    return replace(job, recompute=policy)
+        return job.changed(recompute="none", recompute_modules=light_modules(job) if choices.light else ())
+    return job.changed(recompute=policy)
 
 
 def light_modules(job: Job) -> tuple[str, ...]:
@@ -134,9 +138,9 @@ def fewest_layers(job: Job, asked: Asked) -> Job | None:
     per_chunk = high
     while high - low > 1:
         middle = (low + high) // 2
-        enough = fits(replace(job, recompute_layers=middle * job.v), asked)
+        enough = fits(job.changed(recompute_layers=middle * job.v), asked)
         low, high = (low, middle) if enough else (middle, high)
-    return replace(job, recompute_layers=high * job.v) if high < per_chunk else None
+    return job.changed(recompute_layers=high * job.v) if high < per_chunk else None
 
 
 def find_leanest(job: Job, asked: Asked) -> Job:

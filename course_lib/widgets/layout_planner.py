@@ -71,10 +71,10 @@ class Planned:
 
     @property
     def detail(self) -> str:
-        low, high = self.estimate.step_range_s
+        between = self.estimate.step_range_s
         usd, kwh = self.estimate.dollars(TOKENS), self.estimate.kwh(TOKENS)
-        told = [f"between {human_seconds(low)} and {human_seconds(high)}",
-                f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
+        told = [] if between is None else ["between {} and {}".format(*map(human_seconds, between))]
+        told = [*told, f"10¹² tokens take {self.estimate.training_s(TOKENS) / 86400:,.1f} days"]
         told += [f"{amount(usd)} USD"] * (usd is not None) + [f"{amount(kwh)} kWh"] * (kwh is not None)
         if self.published_s is not None:
             told.append(f"published {human_seconds(self.published_s)}, predicted "

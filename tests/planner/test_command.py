@@ -32,6 +32,7 @@ recompute-modules micro-batch-size global-batch-size seq-length max-position-emb
 fp4-format num-layers hidden-size ffn-hidden-size num-attention-heads group-query-attention num-query-groups
 kv-channels swiglu untie-embeddings-and-output-weights disable-bias-linear mtp-num-layers multi-latent-attention
 q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim num-experts moe-router-topk moe-ffn-hidden-size
+normalization position-embedding-type window-size window-attn-skip-freq
 moe-layer-freq moe-shared-expert-intermediate-size moe-token-dispatcher-type moe-grouped-gemm""".split())
 
 
@@ -73,6 +74,29 @@ def test_an_axis_is_asked_for_and_told(capsys, words, name, values):
         assert all(each[name] == 1 for each in plans if each["dp"] * each["cp"] > 1)
 
 
+@pytest.mark.parametrize("gpus, tokens, more, told", [
+    ("64xH100", "1000000", ("--top", "1"), "61 of 64 devices, 3 idle: .*; a batch of\\s+128 rows would use all"),
+    ("8xH100", "1M", ("--tp", "8", "--recompute", "full"), "^1=? +tp8 .* full "),  # and not as few layers as fit
+    ("8xH100", "1M", ("--pp", "2", "--schedule", "ZB-H1"), "^1=? .*pp2"),
+    ("64xTPU v4", "1M", (), "(?s) unknown .*range unknown: a step of your own")])
+def test_what_practitioners_ask_for_is_told(capsys, gpus, tokens, more, told):
+    main(["--model", "llama-3-8b", "--gpus", gpus, "--tokens", tokens, *more])
+    assert re.search(told, capsys.readouterr().out, re.M)
+
+
+def test_a_step_of_ones_own_corrects_all_others_and_gradients_have_the_bits_that_are_asked_for(capsys):
+    own = json.loads(answer(capsys, "--json", "--tp", "8", "--zero", "0", "--micro-batch", "1")[1])["plans"][0]
+    layout, seconds = own["layout"], own["step_s"]
+    plain, corrected = (json.loads(answer(capsys, "--json", "--micro-batch", "1", *more)[1])["plans"]
+                        for more in ((), ("--measured", f"{layout}={2 * seconds}")))
+    assert [each["layout"] for each in plain] == [each["layout"] for each in corrected]
+    for one, two in zip(plain, corrected):
+        assert two["step_s"] == pytest.approx(2 * one["step_s"]) and two["memory"] == one["memory"]
+    held = {bits: json.loads(answer(capsys, "--json", "--tp", "8", "--gradients", bits)[1])["plans"][0]["memory"]
+            for bits in ("bf16", "fp32")}
+    assert held["fp32"]["gradients"] == pytest.approx(2 * held["bf16"]["gradients"])
+
+
 def test_json_has_what_the_table_has(capsys):
     found = plan(SMALL, cluster("H100", 8), 128)
     code, text = answer(capsys, "--json", "--top", "3")
@@ -100,6 +124,8 @@ def test_tokens_are_counted_in_powers_of_two_and_become_rows():
     ("--model llama-3-8b --gpus 8xH100 --tokens many", "--tokens 'many'"),
     ("--model no/config.json --gpus 8xH100 --tokens 1M", "expected a config.json"),
     (f"{ASKED} --tp 0", "expected a whole number of at least 1"), (f"{ASKED} --why-not xp3", "'xp3' in the layout"),
+    (f"{ASKED} --measured dp8", "such as dp8,tp8=5.3"), (f"{ASKED} --measured tp3=5", "measured tp3: tp=3"),
+    (f"{ASKED} --measured dp8=-1", "seconds of dp8"),
     (f"{ASKED} --software Word", "no software is called 'Word'"), (f"{ASKED} --json --megatron", "not allowed with"),
     ("--gpus 8xH100", "required")])
 def test_a_mistake_is_one_line_and_ends_with_2(capsys, asked, told):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.costs.links import across_step_s, reached_shares
 from course_lib.facts import Shape, accelerator
 from course_lib.hybrid_parallel.layout import ParallelLayout
 from course_lib.planner.cluster import cluster
@@ -38,7 +39,7 @@ def seconds_by_hand(t, p, n, zero, m, v, schedule):
     slowed = 1 / (1 + c.spread * sqrt(2 * log(t * p * n)))
     device = accelerator("H100")
     P, flash = of.matmul_flops_per_s * c.matmul_h100 * slowed, device.peak_flops_per_s() * c.flash3 * slowed
-    W, wires = device.memory_bytes_per_s, of.network(c.across_s, c.network)
+    W, wires = device.memory_bytes_per_s, of.network(across_step_s("InfiniBand NDR"), reached_shares().card)
 
     def product(rows, inner, columns):
         return 2 * rows * inner * columns / P + 2 * (rows * inner + inner * columns + rows * columns) / W
@@ -51,10 +52,8 @@ def seconds_by_hand(t, p, n, zero, m, v, schedule):
     if t > 1:  # a gather in front of each block and a scatter behind it; the ends' sums, and half of the loss's three
         summed = 4 * (1 - c.tp_hidden) * wires.group(t).seconds("all_gather", 2 * s * h)
         ends = wires.group(t).seconds("all_reduce", 2 * s * h) + 1.5 * wires.group(t).seconds("all_reduce", 4 * s)
-    waits = [max(0.0, c.launch_s - each) for each in (linear + attention + memory + summed,
-                                                      2 * linear + 2.5 * attention + 2 * memory + summed)]
-    forward = linear + attention + memory + summed + waits[0]
-    backward = 2 * linear + 2.5 * attention + 2 * memory + summed + waits[1]
+    forward = linear + attention + memory + summed
+    backward = 2 * linear + 2.5 * attention + 2 * memory + summed
     scattered = n > 1 and zero >= 2
     added = 3 * 4 * LAYER / t / (n if scattered else 1) / W if m > 1 else 0.0
     read_out, loss = product(s, h, V / t), 4 * s * V / t * c.passes_fused / W
@@ -66,20 +65,20 @@ def seconds_by_hand(t, p, n, zero, m, v, schedule):
         dp = m * (layers * (left(gather, forward) + left(gather + scatter, backward)) + gather + scatter
                   + 0.75 * group.seconds("all_gather", 2 * 2 * V * h / t))
     elif n > 1:
-        behind = layers * backward + 2 * read_out + 2 * loss + ends
+        behind = (layers * backward + 2 * read_out + 2 * loss + ends) * (min(p, m) * (v - 1) + 1) / v
         sends = {op: group.seconds(op, w * numbers, max(1, w * numbers / 200e6))  # messages of 200 MB
                  for op, w in (("all_reduce", 4), ("reduce_scatter", 4), ("all_gather", 2))}
         dp = left(sends["all_reduce"], behind) if zero == 0 else (
             (m if zero == 2 else 1) * left(sends["reduce_scatter"], behind) + left(sends["all_gather"], behind / 2))
     waited = (max(0, p - m) + (min(p, m) - 1) / v) / max(1, p - 1)  # of the way through all other stages
-    if schedule in ("ZB-H1", "ZB-H2"):  # F + I - W, of which launches have a third each; nothing
+    if schedule in ("ZB-H1", "ZB-H2"):  # F + I - W; nothing
         slowest = layers * (forward + backward + added) + 3 * (read_out + loss) + 2 * ends
-        share = slowest - layers * (2 * linear + sum(waits) * 2 / 3)
+        share = slowest - layers * 2 * linear
         waited = share / slowest if schedule == "ZB-H1" else 0.0
     return {
         "matmul": m * (layers * (3 * linear + 3.5 * attention) + 3 * read_out),
         "memory": m * (layers * (3 * memory + added) + 3 * loss), "tp": m * (layers * 2 * summed + 2 * ends),
-        "cp": 0.0, "ep": 0.0, "launch": m * layers * sum(waits),
+        "cp": 0.0, "ep": 0.0, "launch": 0.0,
         "pp": 2 * (p - 1) * across.seconds("send", 2 * s * h / t),
         "bubble": (forward + backward + added) * (L - layers) * waited,
         "dp": dp, "optimiser": 1.2 * 30 * numbers / (n if zero else 1) / W + c.step_s}

@@ -4,45 +4,39 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from math import log1p
 
 import pytest
 
 from course_lib.facts import published_rows, published_table
-from course_lib.planner import validate
-from course_lib.planner.compare import (
-    compare,
-    errors_of,
-    generic_job,
-    job_from_answers,
-    mfu_in_full,
-    mfu_of,
-    printed_mfu,
-)
-from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, priors
-from course_lib.planner.estimate import UNEXPLAINED, estimate_job
-from course_lib.planner.fit import calibration, fit, fit_activations
+from course_lib.planner.compare import balanced_accuracy, compare, mfu_in_full, mfu_of, printed_mfu, summary
+from course_lib.planner.constants import ACTIVATIONS_EAGER, CONSTANTS, FITTED, RANGES
+from course_lib.planner.estimate import estimate_job
+from course_lib.planner.job import kinds_of
 from course_lib.planner.memory import stage_bytes
 from course_lib.planner.rows import FITS, job_of_row, peak_of_row
-from course_lib.planner.validate import (
-    balanced_accuracy,
+from course_lib.planner.validate import measured_peaks, outside_of_calibration, predict, table_of_peaks
+from tools import fit_planner
+from tools.fit_planner import (
     constants_without,
-    group_errors,
-    measured_peaks,
-    outside_of_calibration,
-    predict,
+    fit,
+    fit_activations,
+    kinds_of_row,
+    measure,
+    ranges,
     source_of,
-    table_of_peaks,
-    table_of_ways,
+    unseen_ratios,
 )
 
 ROWS = published_rows()
-# (median, largest) relative error by group: a little above what is reached.
+# (median, nine of ten, least and most rows in the range) of rows that are not fitted, a little above what is reached;
+# None: too few of them have a range.
 REACHED = {
-    "sc21": (0.02, 0.05), "sc21t2": (0.01, 0.02), "zero3": (0.05, 0.13), "misc": (0.13, 0.19), "korth": (0.06, 0.08),
-    "m2020": (0.07, 0.08), "v100": (0.06, 0.14), "zb": (0.06, 0.09), "llama3": (0.05, 0.08), "mcore": (0.06, 0.28),
-    "tt": (0.07, 0.10), "mptA": (0.02, 0.04), "mptH": (0.03, 0.08), "vtrain": (0.07, 0.35), "ultra": (0.07, 0.77),
-    "kempner": (0.03, 0.58), "foundry": (0.04, 0.14), "cp": (0.06, 0.16), "moe": (0.22, 0.43), "ttA": (0.10, 0.10),
-    "nv-moe": (0.17, 1.02), "nv-dense": (0.07, 0.21)}
+    "all": (0.06, 0.19, 0.6, 0.75), "dense": (0.055, 0.18, 0.6, 0.75), "experts": (0.10, 0.38, 0.6, 0.75),
+    "context": (0.05, 0.10, 0.6, 0.77), "8 and 4 bits": (0.085, 0.21, 0.6, 0.75),
+    "dense, Ampere": (0.05, 0.08, 0.6, 0.75), "dense, Hopper": (0.07, 0.24, 0.6, 0.75),
+    "dense, Blackwell": (0.08, 0.20, None, None), "dense, Volta": (0.08, 0.15, None, None),
+    "experts, Hopper": (0.095, 0.22, 0.6, 0.75), "experts, Blackwell": (0.18, 0.85, None, None)}
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +49,34 @@ def fitted():
     return fit(ROWS)
 
 
-def test_every_group_is_predicted_as_well_as_the_course_says_and_better_than_by_one_mfu_for_every_run(compared):
-    errors = group_errors(compared)
-    assert errors.keys() == REACHED.keys()
-    for group, (ours, _) in errors.items():
-        median, largest = REACHED[group]
-        assert ours.median <= median and ours.largest <= largest, (group, ours)
-    assert sum(ours.median < guess.median for ours, guess in errors.values()) >= 0.75 * len(errors)
-    assert sum(ours.p90 for ours, _ in errors.values()) < 0.5 * sum(guess.p90 for _, guess in errors.values())
+def test_kinds_of_runs_that_are_not_fitted_are_missed_by_what_the_course_says_and_two_thirds_lie_in_the_range():
+    kinds: dict[str, list] = {}
+    for row in published_rows("visible"):
+        if row["metric"] != FITS:
+            for kind in kinds_of_row(row):
+                kinds.setdefault(kind, []).append(measure(row))
+    assert kinds.keys() == REACHED.keys()
+    for kind, found in kinds.items():
+        (middle, ninth, least, most), errors = REACHED[kind], errors_of_kind(found)
+        assert errors.median <= middle and errors.p90 <= ninth, (kind, errors)
+        told = [each.inside for each in found if each.inside is not None]
+        assert least is None or least <= sum(told) / len(told) <= most, (kind, sum(told), len(told))
+
+
+def errors_of_kind(found):
+    return summary("", [each.error for each in found])
+
+
+def test_two_of_three_values_lie_in_ranges_that_were_made_without_their_source():
+    """Constants and ranges by all sources but one, of which the rows are; nothing that a new reader has not."""
+    inside = [each for row, job, ratio in unseen_ratios() for each in [
+        within(job, ratio, ranges(source_of(row)))] if each is not None]
+    assert len(inside) > 150 and 0.5 <= sum(inside) / len(inside) <= 0.75
+
+
+def within(job, ratio, spreads):
+    spread = next((spreads[kind] for kind in kinds_of(job) if kind in spreads), None)
+    return None if spread is None else abs(ratio) <= log1p(spread)
 
 
 def test_what_fits_is_told_from_what_does_not_and_all_that_ran_fits(compared):
@@ -102,21 +116,14 @@ def test_1f1b_peak_memory_of_the_zero_bubble_paper_is_within_four_percent(model,
 # What constants were fitted on
 
 @pytest.mark.ci
-def test_refitting_gives_the_committed_constants_which_calibration_rows_alone_move(fitted):
+def test_refitting_gives_the_committed_constants_and_ranges_which_calibration_rows_alone_move(fitted):
+    assert ranges() == pytest.approx(RANGES, abs=0.001)
     for constant in CONSTANTS:
         assert getattr(fitted.constants, constant.name) == pytest.approx(constant.value, rel=2e-3), constant.name
         assert fitted.uncertainty[constant.name] == pytest.approx(constant.uncertainty, abs=0.006), constant.name
     assert fit_activations(ROWS) == pytest.approx((ACTIVATIONS_EAGER.value, ACTIVATIONS_EAGER.uncertainty), abs=0.006)
     others = [row | {"value": 2 * row["value"]} if row["split"] != "calibration" else row for row in ROWS]
     assert fit(others).constants == fitted.constants
-    assert {row["split"] for row in calibration(ROWS)} == {"calibration"}
-
-
-@pytest.mark.ci
-def test_what_no_constant_explains_is_what_the_fitted_rows_are_missed_by(fitted):
-    errors = sorted(error**2 for error in fitted.errors.values())
-    errors = errors[: 9 * len(errors) // 10]
-    assert (sum(errors) / len(errors)) ** 0.5 == pytest.approx(UNEXPLAINED, abs=0.01)
 
 
 # A reader's rows
@@ -177,18 +184,10 @@ def test_a_source_does_not_move_the_constants_that_predict_it(monkeypatch):
     left = "mosaicml/llm-foundry"
     constants = constants_without.__wrapped__(left)
     assert constants != FITTED
-    others = [row | {"value": 2 * row["value"]} if source_of(row) == left else row for row in ROWS]
-    monkeypatch.setattr(validate, "published_rows", lambda *split: others)
+    others = [row | {"value": 2 * row["value"]} if source_of(row) == left else row
+              for row in published_rows("calibration")]
+    monkeypatch.setattr(fit_planner, "published_rows", lambda *split: others)
     assert constants_without.__wrapped__(left) == constants
-
-
-def test_two_things_told_of_an_unknown_software_halve_what_its_runs_are_missed_by():
-    known = [row for row in ROWS if row["group"] in ("ultra", "foundry", "cp")]
-    nothing, told = (errors_of(compare(known, job_of=job)).median for job in (generic_job, job_from_answers))
-    assert told < nothing / 2
-    for row in ROWS[::7]:
-        told, software = job_from_answers(row).software, job_of_row(row).software
-        assert told.name == "Megatron-LM 2021" or told.attention == software.attention
 
 
 def test_every_measured_peak_stands_beside_a_predicted_one_and_tables_have_their_columns():
@@ -198,7 +197,3 @@ def test_every_measured_peak_stands_beside_a_predicted_one_and_tables_have_their
     assert {each.row["split"] for each in peaks if each.fitted} == {"calibration"}
     text = table_of_peaks(peaks)
     assert "nanotron 2025" in text and text.splitlines()[1].split()[3] == str(sum(not each.fitted for each in peaks))
-    rows = [row for row in ROWS if row["group"] in ("sc21", "korth")]
-    lines = table_of_ways({"as fitted": compare(rows), "priors alone": compare(rows, priors())}).splitlines()
-    assert [line.split("  ")[0] for line in lines[1:]] == ["sc21", "korth", "all", "mean of groups"]
-    assert all(line.count("%") == 4 for line in lines[1:4])
