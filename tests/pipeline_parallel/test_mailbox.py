@@ -58,8 +58,8 @@ def receives_before_actions(log):
     return [stretch.count("r") for stretch in stretches], all("rs" not in stretch for stretch in stretches)
 
 
-@pytest.mark.parametrize("mode", ["cpu", pytest.param("nccl", marks=pytest.mark.skipif(
-    build.why_not() is not None, reason="no pretended GPU here"))])
+@pytest.mark.parametrize("mode", ["cpu", pytest.param("nccl", marks=[pytest.mark.ci, pytest.mark.skipif(
+    build.why_not() is not None, reason="no pretended GPU here")])])
 def test_a_first_step_posts_nothing_ahead_and_goes_through_the_hosts_later_ones_post_two_over_groups_of_two(mode):
     with pretended(MODES[mode]):
         ranks = launch(observe, world_size=P, timeout=120)
