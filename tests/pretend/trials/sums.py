@@ -5,6 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import data_parallel, zero
+from course_lib.groups.membership import member
 from course_lib.runtime import device
 from tests.pretend.trials.register import trial
 
@@ -47,7 +48,10 @@ def averages(reduce_dtype: torch.dtype | None) -> dict[str, Tensor]:
 
 @trial(torch.float32, torch.bfloat16)
 def sums_in(reduce_dtype: torch.dtype) -> dict[str, Tensor]:
-    """The bits of a count by hand: one sum after the other in this dtype, and then the average. DDP divides first."""
+    """The bits of a count by hand: one sum after the other in this dtype, and then the average. DDP divides first.
+
+    In 16 bits the order counts, and NCCL has its own: there each addition may be off by half a digit of the 8.
+    """
     n, r = dist.get_world_size(), dist.get_rank()
     found, shares = averages(reduce_dtype), given(n).to(reduce_dtype)
     total = shares[0].clone()
@@ -58,9 +62,15 @@ def sums_in(reduce_dtype: torch.dtype) -> dict[str, Tensor]:
     S = -(-len(total) // n)
     mine = (total / n)[r * S:(r + 1) * S].float()
     assert torch.equal(found["ddp"], (total / n).bfloat16()) or reduce_dtype is torch.bfloat16, "ddp"
+    in_order = member().wire(device()).type == "cpu"
+    most = n * 2**-8 * (given(n).abs().float().sum(0) / n)[r * S:(r + 1) * S]
     for way in ("zero 1", "zero 2", "zero 3"):
-        assert torch.equal(found[way][:len(mine)], mine), way
-    return found
+        part = found[way][:len(mine)].float()
+        if in_order or reduce_dtype is torch.float32:
+            assert torch.equal(part, mine), way
+        else:
+            assert ((part - mine).abs() <= most).all(), way
+    return found if reduce_dtype is torch.float32 else {}
 
 
 @trial()
