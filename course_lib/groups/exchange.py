@@ -73,15 +73,26 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
     if me.n == 1 or not flat.numel():
         return lambda out: start_copy(out, flat.chunk(me.n)[me.r])  # the average of one rank is its own block
     if me.wire(flat.device).type != "cpu":
-        average = flat.new_empty(flat.numel() // me.n)
-        operation = dist.ReduceOp.AVG if reduce_dtype is None else dist.ReduceOp.SUM
-        work = reduce_scatter_single(average, flat, op=operation, group=me.group, async_op=True)
+        return _reduce_scatter_on_gpu(flat, me, reduce_dtype)
+    return _reduce_scatter_by_messages(flat, me, tag, me.n - 1 if blocks_ahead is None else blocks_ahead, reduce_dtype)
 
-        def finish_on_gpu(out: Tensor) -> Copy | None:
-            work.wait()
-            return start_copy(out, average if reduce_dtype is None else average.mul_(1 / me.n))
 
-        return finish_on_gpu
+def _reduce_scatter_on_gpu(flat: Tensor, me: Member, reduce_dtype: torch.dtype | None
+                           ) -> Callable[[Tensor], Copy | None]:
+    average = flat.new_empty(flat.numel() // me.n)
+    operation = dist.ReduceOp.AVG if reduce_dtype is None else dist.ReduceOp.SUM
+    work = reduce_scatter_single(average, flat, op=operation, group=me.group, async_op=True)
+
+    def finish(out: Tensor) -> Copy | None:
+        work.wait()
+        return start_copy(out, average if reduce_dtype is None else average.mul_(1 / me.n))
+
+    return finish
+
+
+def _reduce_scatter_by_messages(flat: Tensor, me: Member, tag: int, blocks_ahead: int,
+                                reduce_dtype: torch.dtype | None) -> Callable[[Tensor], None]:
+    """Each rank sends the others their blocks, and adds up what comes for its own."""
     outgoing = [block.cpu() for block in flat.chunk(me.n)]  # the very same memory on the CPU
     places = others(me)
     sends = [dist.isend(outgoing[place], group=me.group, group_dst=place, tag=tag) for place in places]
@@ -96,7 +107,7 @@ def start_reduce_scatter(flat: Tensor, group: Group, tag: int, blocks_ahead: int
             block = torch.empty_like(outgoing[me.r])
             arriving.append((dist.irecv(block, group=me.group, group_src=order.pop(), tag=tag), block))
 
-    for _ in range(me.n - 1 if blocks_ahead is None else blocks_ahead):
+    for _ in range(blocks_ahead):
         receive_next()
 
     def finish(out: Tensor) -> None:

@@ -24,7 +24,7 @@ class Layer(nn.Module):
 
 def own_tensor():
     shares = torch.full((dist.get_rank() + 2,), float(dist.get_rank()))
-    return shares + torch.ones(2) if dist.get_rank() else shares
+    return shares + torch.ones(2) if dist.get_rank() == 1 else shares
 
 
 def long_tensor():
@@ -59,7 +59,7 @@ def no_tensor():
     (lambda: Layer()(torch.ones(2, 3, dtype=torch.float64)),
      ["x: float64[2, 3] on cpu = [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]", "self.weight: float32[4, 5] on cpu",
       "self.parts: list of 2: float32[2] on cpu, float32[3] on cpu"], "RuntimeError: "),
-    (own_tensor, ["shares: float32[3] on cpu = [1.0, 1.0, 1.0]"], "RuntimeError: "),  # the lowest rank that fails
+    (own_tensor, ["shares: float32[3] on cpu = [1.0, 1.0, 1.0]"], "RuntimeError: "),  # of the rank that fails
     (long_tensor, ["weights: float32[3, 4] on cpu"], "RuntimeError: "),
     (without_memory, ["weight: float32[3] on cpu without memory"], "RuntimeError: "),
     (cannot_be_looked_at, [], "RuntimeError: the story True"),
