@@ -87,7 +87,8 @@ def take_steps(layout, folder, steps):
     return losses
 
 
-@pytest.mark.parametrize("layout", ["dp2,pp2,zero1", pytest.param("dp2,pp2,zero3", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("layout", ["dp2,pp2,zero1", "dp2,pp2,zero3"])
 def test_a_tied_tensor_that_zero_cuts_otherwise_on_two_stages_is_saved_once(tmp_path, layout):
     """With 8 numbers in a row, the state of the embedding is cut in row 14 on the first stage, and in row 128 on the
     last.
